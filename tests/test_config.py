@@ -294,7 +294,7 @@ def test_missing_and_malformed_variables_are_named_with_their_path() -> None:
             "lanes.a: the merge key in line 1 is not known here; use defaults or match",
         ),
         ("lanes: [", "line 1, column 9: not YAML: "),
-        ("lanes: \x00", "not YAML: "),
+        ("lanes:\n  a: \x00", "line 2, column 6: not YAML: #x0000: special characters are not allowed"),
         ("[" * 3000, "not a configuration: nested too deeply"),
         ("--- 1\n--- 2", "line 2, column 1: not YAML: but found another document"),
     ],
@@ -303,6 +303,15 @@ def test_documents_refused(text: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         config.parse(text, {})
     assert caught.value.problems[0].startswith(expected)
+
+
+def test_what_is_no_yaml_is_named_by_file_line_and_column(tmp_path: Path) -> None:
+    file = tmp_path / "lanes.yaml"
+    for text, place in (("lanes:\n\ta: 1", "line 2, column 1"), ("lanes:\n  - \x07", "line 2, column 5")):
+        file.write_text(text)
+        with pytest.raises(ConfigurationError) as caught:
+            config.load(file, {})
+        assert str(caught.value).startswith(f"{file}, {place}: not YAML: ")
 
 
 def test_an_alias_bomb_is_refused_before_it_fills_the_memory() -> None:

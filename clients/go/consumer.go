@@ -13,7 +13,7 @@ import (
 )
 
 // Handler processes one message. With nil it is done. With an error the handler is called again after the lane's
-// pause, until the lane's attempts are used up; see Reject and RetryLater. A panic counts as an error.
+// pause, as often as the lane's retry.attempts says; see Reject and RetryLater. A panic counts as an error.
 //
 // While the handler runs, its context ends when the message has gone to another consumer: nothing that the handler
 // does counts any more.

@@ -41,7 +41,7 @@ _MESSAGE_COLUMNS = (
     "state",
     "seq",
     "group seq",
-    "attempt",
+    "hand-overs",
     "consumer",
     "bytes",
     "age",
@@ -224,7 +224,7 @@ def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:
     keys = (*_MESSAGE_KEYS, "age", *(["number"] if numbered else []))
     rows = [_cells({**message, "age": span(message.get("age_ms"))}, keys) for message in messages]
     out.print()
-    out.print(table(columns, rows, numbers=("seq", "group seq", "attempt", "bytes", "age", "number")))
+    out.print(table(columns, rows, numbers=("seq", "group seq", "hand-overs", "bytes", "age", "number")))
 
 
 def _print_headers(out: Console, messages: list[dict[str, Any]]) -> None:

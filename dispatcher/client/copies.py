@@ -89,7 +89,7 @@ def _dispatch_headers(raw: bytes) -> dict[bytes, Any]:
     return found
 
 
-#: Called once for a copy, with the reason of its failure (None: it is done) and the attempts at it.
+#: Called once for a copy, with the reason of its failure (None: it is done) and the calls with it.
 Settler = Callable[[Any, str | None, int], bool]
 
 

@@ -1,4 +1,4 @@
-"""Messages on their way through handlers: order, attempts, outcome. Shared by tasks and threads."""
+"""Messages on their way through handlers: order, calls, outcome. Shared by tasks and threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Handling(Generic[M]):
     def __init__(self, policy: RetryPolicyNow) -> None:
         self._policy = policy
         self._schedule: GroupSchedule[M] = GroupSchedule()
-        self._free: dict[M, int] = {}  # calls that are no attempts, of messages that had any
+        self._free: dict[M, int] = {}  # calls that do not count, of messages that had any
 
     def add(self, messages: Iterable[M]) -> None:
         for message in messages:
@@ -61,7 +61,7 @@ class Handling(Generic[M]):
             match policy.after(error, calls - free):
                 case RetryIn(delay_ms):
                     LOG.warning(
-                        "call %d (attempt %d of %d) at %r failed, again in %d ms: %s",
+                        "call %d (%d of %d that count) at %r failed, again in %d ms: %s",
                         calls, calls - free, policy.attempts, message, delay_ms, error, exc_info=trace,
                     )  # fmt: skip
                     if free:

@@ -26,7 +26,7 @@ class RetryLater(Exception):
 
 
 class RejectMessage(Exception):
-    """Raised by a handler: no attempt will ever succeed, to the dead queue with it at once."""
+    """Raised by a handler: no call will ever succeed, to the dead queue with it at once."""
 
     def __init__(self, reason: object) -> None:
         self.reason = str(reason)  # often an exception
@@ -68,7 +68,7 @@ class RetryPolicy:
         return None
 
     def after(self, error: BaseException, calls: int) -> RetryIn | GiveUp:
-        """What to do when attempt number `calls` raised `error`: 1 first; 0 before any that counts."""
+        """What to do when call number `calls` raised `error`: 1 first; 0 before any that counts."""
         if isinstance(error, RejectMessage):
             return GiveUp(error.reason)
         if isinstance(error, RetryLater) and not error.counts:

@@ -85,8 +85,11 @@ def read_document(text: str, environ: Mapping[str, str], problems: Problems) -> 
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise ConfigurationError(f"{place}not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"not YAML: {str(error).splitlines()[0]}") from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, error.position - before.rfind("\n")
+        problem = f"not YAML: #x{error.character:04x}: {error.reason}"
+        raise ConfigurationError(f"line {line}, column {column}: {problem}") from None
     except RecursionError:
         raise ConfigurationError("not a configuration: nested too deeply") from None
 

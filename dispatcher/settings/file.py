@@ -99,13 +99,16 @@ def load(path: str | FilePath, environ: Mapping[str, str]) -> Settings:
         raise ConfigurationError(f"{path}: not a text file in UTF-8") from None
     if len(raw) > FILE_BYTES_MAX:
         raise ConfigurationError(f"{path}: larger than {FILE_BYTES_MAX >> 20} MiB")
-    return parse(text, environ)
+    return parse(text, environ, f"{path}, ")
 
 
-def parse(text: str, environ: Mapping[str, str]) -> Settings:
-    """The settings in this text; see load."""
+def parse(text: str, environ: Mapping[str, str], origin: str = "") -> Settings:
+    """The settings in this text; see load. The error for what is no YAML at all begins with `origin`."""
     problems = Problems()
-    document = read_document(text, environ, problems)
+    try:
+        document = read_document(text, environ, problems)
+    except ConfigurationError as unreadable:
+        raise ConfigurationError(f"{origin}{unreadable}") from None
     if not isinstance(document, dict):
         problems.add((), "the configuration must be a mapping with the key lanes")
         raise ConfigurationError(problems.lines())

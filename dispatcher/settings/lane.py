@@ -37,7 +37,7 @@ _IDLE_TIMEOUT_MS_MAX: Final = 365 * 24 * 3_600_000
 #: As many groups as the core is measured with.
 GROUPS_MAX: Final = 1_000_000
 SHORT_STRING_BYTES_MAX: Final = 255
-#: More attempts at one message than that keep a group waiting for hours.
+#: More calls with one message than that keep a group waiting for hours.
 ATTEMPTS_MAX: Final = 1_000
 #: Each of their queues is looked at every `liveness_interval`.
 HAND_OVER_CONSUMERS_MAX: Final = 256

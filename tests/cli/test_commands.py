@@ -80,7 +80,7 @@ WHY = {
         ),
         (
             ["groups", "show", "orders", "a%FF[b]"], "groups.show", {"group": "a%FF[b]"},
-            {**GROUP, "messages": [MESSAGE]}, ["a%FF[b]", "12.34", "1 m 4 s", "256"],
+            {**GROUP, "messages": [MESSAGE]}, ["a%FF[b]", "hand-overs", "12.34", "1 m 4 s", "256"],
         ),
         (
             ["groups", "show", "orders", "g"], "groups.show", {"group": "g"},

@@ -24,7 +24,7 @@ export interface Message {
   readonly signal: AbortSignal;
 }
 
-/** Resolving means: processed. Throwing means: call me again, until the lane's attempts are used up. */
+/** Resolving means: processed. Throwing means: call me again, as often as the lane's `retry.attempts` says. */
 export type Handler = (message: Message) => Promise<void> | void;
 
 export interface ConsumerOptions {
@@ -52,10 +52,10 @@ export declare class GroupConsumer {
   stop(): void;
 }
 
-/** Thrown by a handler: no attempt will succeed. The message goes to the dead queue at once. */
+/** Thrown by a handler: no call will succeed. The message goes to the dead queue at once. */
 export declare class RejectMessage extends Error {}
 
-/** Thrown by a handler: call me again after this time. With `counts: false` that uses up no attempt. */
+/** Thrown by a handler: call me again after this time. With `counts: false` that call does not count. */
 export declare class RetryLater extends Error {
   constructor(delayMs: number, reason?: string, options?: { counts?: boolean });
 }

@@ -194,7 +194,7 @@ function groupTable(route, found, note) {
 
 function stopped(lane, found) {
   return found && table("Stopped groups", "until an operator decides", [["group", ""], ["why its message failed", "wide"],
-    ["consumer", "id"], ["attempt", "n"], ["for", "n"], ["behind it", "n"], ["decision", ""]],
+    ["consumer", "id"], ["hand-overs", "n"], ["for", "n"], ["behind it", "n"], ["decision", ""]],
   found.groups.map(row => [row.group, h("a", { href: groupHref(lane, row.group) }, name(row.group)), row.reason,
     row.consumer, count(row.attempt), span(row.since_ms), count(row.behind), orNone(row.verdict)]));
 }
