@@ -53,8 +53,9 @@ HOT = (
     "dispatcher/service/ticks.py",
 )
 NOT_COMPILED = ("dispatcher/core/lane.py",)
-#: What the build needs, beside a C compiler and Python's headers.
-REQUIREMENTS = ("mypy[mypyc]>=2.4,<3",)
+#: What the build needs, beside a C compiler and Python's headers: mypyc, and what the hot modules import, for
+#: its types. pip builds in an environment that has nothing else.
+REQUIREMENTS = ("mypy[mypyc]>=2.4,<3", "pamqp>=4.0.1,<5", "structlog>=26.1,<27")
 #: More takes twice as long to compile.
 OPTIMISATION = "1"
 #: Of a checkout; the rest is of no use in a copy.
