@@ -366,10 +366,7 @@ class LaneRunner:
         witness.ghosts = max(source.ghosts for source in sources)
         channels.inbound_index = {source.channel: inbound_id(index) for index, source in enumerate(sources)}
         snapshot = await store.lead(self._epoch_seconds_ms(), inbounds, parking)
-        if channels.may_lose_lock_unheard:
-            await unless_fenced(channels.prove_fence(), self._watch_epoch(store))
-        else:
-            await channels.prove_fence()
+        fenced = await self._prove_lock(channels, store)
         snapshot.broker_restarted = restarted or self._delivered_again > 0
         trusted = snapshot.complete
         if is_new and not snapshot.records and not snapshot.incarnations:
@@ -390,22 +387,35 @@ class LaneRunner:
         session.receive(early)
         if self._writes_are_lost:
             session.restore()
+        self._look_after(session, channels, feeds, fenced)
+        return session, witness
+
+    def _look_after(
+        self, session: Session, channels: Channels, feeds: list[InboundFeed],
+        fenced: asyncio.Task[None] | None,
+    ) -> None:  # fmt: skip
+        """What goes on beside the lane as long as this leadership lasts."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                session.end(task.exception())
+
         self._tasks += [asyncio.create_task(feed.look_after(self._clock.now_ms)) for feed in feeds]
         self._tasks += [asyncio.create_task(feed.keep_window()) for feed in feeds]
         self._tasks.append(asyncio.create_task(session.dead_letters.look_after()))
         self._tasks.append(asyncio.create_task(channels.keep_lock(session.end)))
-        return session, witness
+        if fenced is not None:
+            fenced.add_done_callback(end)
 
-    def _watch_epoch(self, store: LaneStore) -> asyncio.Task[None]:
-        """Fails with Fenced when another dispatcher leads the lane; told to the session once there is one."""
+    async def _prove_lock(self, channels: Channels, store: LaneStore) -> asyncio.Task[None] | None:
+        """The lock is ours. Returns what fails with Fenced if it goes to another dispatcher unheard; None:
+        that can't be. Raises Fenced."""
+        if not channels.may_lose_lock_unheard:
+            await channels.prove_fence()
+            return None
         fenced = asyncio.create_task(until_fenced(store))
         self._tasks.append(fenced)
-
-        def tell(ended: asyncio.Task[None]) -> None:
-            if not ended.cancelled() and self._session is not None:
-                self._session.end(ended.exception() or Fenced("another dispatcher leads the lane now"))
-
-        fenced.add_done_callback(tell)
+        await unless_fenced(channels.prove_fence(), fenced)
         return fenced
 
     def _epoch_seconds_ms(self) -> int:
