@@ -142,6 +142,7 @@ async def test_a_lane_that_is_started_with_another_map_keeps_its_order(bench: Be
         for number in range(5):
             for group in range(6):
                 client.send("in", b"%d" % (number + 5), f"g{group}")
+    await client.confirmed()
     for consumer in consumers:
         consumer.release()
     await bench.acked()
