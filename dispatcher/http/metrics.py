@@ -80,6 +80,9 @@ GAUGES: Final = {
     # Not "consumers_frozen": OpenMetrics has that name for the counter of them.
     "frozen_consumers": ("consumers_frozen", "Consumers whose heartbeats are missing now."),
     "groups": ("groups", "Groups that are known."),
+    # Not "groups_parked": OpenMetrics has that name for the counter of them.
+    "parked_groups": ("parked_groups", "Groups with messages in parking queues."),
+    "groups_waiting": ("groups_waiting", "Groups whose messages wait for nothing but a consumer's room."),
     "groups_paused": ("groups_paused", "Groups that an operator has paused."),
     "groups_pinned": ("groups_pinned", "Groups that an operator has pinned to a consumer."),
     "groups_stopped": ("groups_stopped", "Groups that have stopped at a message that failed."),

@@ -68,3 +68,35 @@ async def test_a_lane_that_cannot_be_led_because_of_redis_says_so_until_it_can(b
         await runner.stop()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_groups_wait_for_room_and_for_nothing_else(bench: Bench) -> None:
+    """What an autoscaler adds consumers by."""
+    await bench.run(orders=lane("in"))
+    client = await bench.client()
+    first = await bench.joined("c1", prefetch=2, hold=True)
+    for group in ("a", "b", "c", "d", "a", "c"):
+        client.send("in", b"", group)
+    await client.confirmed()
+    await first.has(2)
+    await eventually(lambda: bench.status()["groups_waiting"] == 3, what="a's second, c and d")
+    await bench.ask("groups.pause", group="d")
+    await eventually(lambda: bench.status()["groups_waiting"] == 2, what="not for room: d is paused")
+    second = await bench.joined("c2", prefetch=10, hold=True)
+    await second.has(2)
+    await eventually(lambda: bench.status()["groups_waiting"] == 1, what="a waits for its owner")
+    first.release()
+    await eventually(lambda: bench.status()["groups_waiting"] == 0)
+
+
+async def test_parked_groups_are_counted(bench: Bench) -> None:
+    await bench.run(orders=lane("in", look_ahead=8, park_after="100ms"))
+    client = await bench.client()
+    for number in range(40):
+        client.send("in", b"", f"g{number % 4}")
+    await client.confirmed()
+    await eventually(lambda: bench.status()["parked_groups"] > 0, what="what waits is parked")
+    assert bench.status()["parked_groups"] <= 4
+    consumer = await bench.joined("c1", prefetch=50)
+    await consumer.has(40)
+    await eventually(lambda: bench.status()["parked_groups"] == 0)

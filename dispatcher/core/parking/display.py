@@ -24,6 +24,7 @@ def parking_status(state: LaneState) -> dict[str, Any]:
         "parked": originals,
         "parking": rows,
         "parking_queues": len(rows),
+        "parked_groups": sum(len(queue.members) for queue in state.parking.values()),
         "parked_lost": state.counters["parked_lost"],
     }
 

@@ -76,6 +76,7 @@ class Views:
             "consumers_waiting": sum(self._wanted_by(c) is not None for c in state.by_uuid.values()),
             "consumers_frozen": sum(c.state is ConsumerState.FROZEN for c in state.by_uuid.values()),
             "groups": len(state.groups),
+            "groups_waiting": _groups_waiting(state),
             **flag_status(state),
             "busiest_group": self._busiest(),
             "oldest_in_flight_ms": max(
@@ -395,3 +396,11 @@ class Views:
             "readers": consumer.readers if consumer.depth is not None else None,
             "waiting_there": consumer.depth,
         }
+
+
+def _groups_waiting(state: LaneState) -> int:
+    """Groups with messages here that wait for nothing but a consumer's room. One that has such messages from
+    two inbound queues counts twice."""
+    unowned = sum(len(inbound.unowned.backlogs) for inbound in state.inbounds)
+    owned = (source.backlogs for consumer in state.by_uuid.values() for source in consumer.sources)
+    return unowned + sum(map(len, owned))
