@@ -85,6 +85,11 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         "one). To be skipped when it is read.",
     ),
     (HoldKind.PAUSED, {}, "Paused by an operator, until `dispatcher groups resume`."),
+    (
+        HoldKind.PAUSED,
+        {"paused_at_ms": 1_790_000_000_000},
+        "Paused by an operator since 2026-09-21 14:13:20 UTC, until `dispatcher groups resume`.",
+    ),
     (HoldKind.PIN_ABSENT, {"pin": "one", "is_there": False}, "Pinned to one, which is not there."),
     (HoldKind.PIN_ABSENT, {"pin": "one", "is_there": True}, "Pinned to one, which is drained."),
     (

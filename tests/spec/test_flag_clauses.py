@@ -27,6 +27,8 @@ def test_o24_they_hold_under_the_next_leader() -> None:
     said(bench, "groups.pin", group="%25", consumer="one")
     said(bench, "consumers.drain", consumer="two")
     said(bench, "groups.pause", all=True)
+    times = [bench.flags[key].pop("paused_at_ms") for key in (b"group:a", b"lane")]
+    assert times[0] < times[1] == bench.now_ms
     assert bench.flags == {
         b"group:a": {"paused": True}, b"group:b": {"pin": "one"}, b"group:%": {"pin": "one"},
         b"consumer:two": {"drained": True}, b"lane": {"paused": True},

@@ -43,6 +43,25 @@ def test_o21_it_says_so_before_anything_of_it_waits(name: str) -> None:
     assert why(bench, "a") is None
 
 
+def test_o21_the_time_of_a_pause_is_that_of_the_command_under_the_next_leader_too() -> None:
+    clause("O-21", "no more messages of the group are handed over")
+    bench = LaneBench()
+    bench.join("one")
+    bench.arrive("a1", "b1")
+    said(bench, "groups.pause", group="a")
+    later = LaneBench(flags=bench.flags)
+    later.now_ms += 10_000
+    later.join("one")
+    later.arrive("a2")
+    hold = later.lane.state.explanation.why(later.lane.state.groups[b"a"])
+    assert hold is not None
+    assert (hold.kind, hold.facts["paused_at_ms"]) == (HoldKind.PAUSED, bench.now_ms)
+    said(later, "groups.resume", group="a")
+    said(later, "groups.pause", all=True)
+    assert later.flags == {b"lane": {"paused": True, "paused_at_ms": later.now_ms}}
+    assert later.now_ms > bench.now_ms
+
+
 @BOTH
 def test_o21_before_its_first_message(name: str) -> None:
     clause("O-21", "With `--new` a group can be paused before its first message")

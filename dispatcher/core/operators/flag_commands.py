@@ -24,6 +24,7 @@ from dispatcher.core.operators.flags import (
     held_by,
     is_paused,
     load_flags,
+    pause_row,
     point_pins,
     set_paused,
     set_pin,
@@ -55,8 +56,8 @@ class Flags(Feature):
         commands.add("consumers.drain", self._drain, "consumer", "undo")
         state.signals.consumer_entered.append(lambda consumer: point_pins(state, consumer.id, consumer))
         state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
-        if rows.get(LANE, {}).get("paused"):
-            state.lane_holds.put(HoldKind.LANE_PAUSED)
+        if (row := rows.get(LANE, {})).get("paused"):
+            state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": row.get("paused_at_ms")})
         state.reset_until = rows.get(RESET, {}).get("until")
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
         for key in rows:
@@ -79,7 +80,8 @@ class Flags(Feature):
         add_flag_rows(state, effects)
         rows |= {CONSUMER + name.encode(): {"drained": True} for name in state.drained_consumers}
         if state.lane_holds.is_paused:
-            rows[LANE] = {"paused": True}
+            facts = state.lane_holds.facts(HoldKind.LANE_PAUSED, state.now_ms)
+            rows[LANE] = pause_row(facts.get("paused_at_ms"))
         if state.reset_until is not None:
             rows[RESET] = reset_row(state)
 
@@ -122,8 +124,12 @@ class Flags(Feature):
         in_flight = sum(len(consumer.in_flight) for consumer in state.by_uuid.values())
         changed = state.lane_holds.is_paused is not paused
         if changed:
-            state.lane_holds.set(HoldKind.LANE_PAUSED, stands=paused)
-            state.effects.operator_rows[LANE] = {"paused": True} if paused else None
+            row = pause_row(state.now_ms) if paused else None
+            if row is not None:
+                state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": row["paused_at_ms"]})
+            else:
+                state.lane_holds.lift(HoldKind.LANE_PAUSED)
+            state.effects.operator_rows[LANE] = row
             state.log_event("lane_paused" if paused else "lane_resumed", in_flight=in_flight)
         return {"group": None, "paused": paused, "changed": changed, "in_flight": in_flight}
 

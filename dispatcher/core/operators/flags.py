@@ -27,10 +27,14 @@ FLAG_HOLDS: Final = (
 class GroupFlags:
     """What operators have set for a group, or have to decide; falsy when that is nothing."""
 
-    __slots__ = ("transferring", "operation", "paused", "pin", "stop")
+    __slots__ = ("transferring", "operation", "paused", "paused_at_ms", "pin", "stop")
 
-    def __init__(self, *, paused: bool = False, pin: str | None = None, stop: Stop | None = None) -> None:
+    def __init__(
+        self, *, paused: bool = False, paused_at_ms: int | None = None, pin: str | None = None,
+        stop: Stop | None = None,
+    ) -> None:  # fmt: skip
         self.paused = paused  # nothing more of it is handed over
+        self.paused_at_ms = paused_at_ms  # since 1970; None: not known
         self.pin = pin  # the consumer that alone gets it
         self.stop = stop  # nothing more of it is handed over until an operator decides
         self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
@@ -42,7 +46,7 @@ class GroupFlags:
 
     def row(self) -> dict[str, Any] | None:
         """As Redis keeps it."""
-        row: dict[str, Any] = {"paused": True} if self.paused else {}
+        row: dict[str, Any] = pause_row(self.paused_at_ms) if self.paused else {}
         if self.pin is not None:
             row["pin"] = self.pin
         if self.stop is not None:
@@ -54,7 +58,17 @@ class GroupFlags:
         """The opposite of `row`."""
         stopped = row.get("stopped")
         stop = Stop.of_row(stopped) if stopped is not None else None
-        return cls(paused=bool(row.get("paused")), pin=row.get("pin"), stop=stop)
+        return cls(
+            paused=bool(row.get("paused")),
+            paused_at_ms=row.get("paused_at_ms"),
+            pin=row.get("pin"),
+            stop=stop,
+        )
+
+
+def pause_row(paused_at_ms: int | None) -> dict[str, Any]:
+    """A pause as Redis keeps it. Rows of earlier versions have no time."""
+    return {"paused": True} if paused_at_ms is None else {"paused": True, "paused_at_ms": paused_at_ms}
 
 
 # -- what they say --
@@ -96,8 +110,9 @@ def held_by(group: Group) -> HoldKind | None:
 
 def facts_of(group: Group, _: Original | None) -> Facts:
     """What more is to be said of such a group, whatever holds it."""
-    stop = stop_of(group)
+    flags, stop = flags_of(group), stop_of(group)
     return {
+        "paused_at_ms": flags.paused_at_ms if flags is not None and flags.paused else None,
         "operation": operation_on(group), "pin": group.pin, "is_there": group.pinned_to is not None,
         **(stop.facts() if stop is not None else {}),
     }  # fmt: skip
@@ -174,7 +189,7 @@ def add_flag_rows(state: LaneState, effects: Effects) -> None:
 def set_paused(state: LaneState, group: Group, *, paused: bool) -> None:
     """Hand over nothing more of it; or let it go on."""
     flags = flags_of(group) or GroupFlags()
-    flags.paused = paused
+    flags.paused, flags.paused_at_ms = paused, state.now_ms if paused else None
     _keep(state, group, flags)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
@@ -202,6 +203,13 @@ def _no_capacity(facts: Facts) -> str:
     return f"No consumer has free capacity{but}."
 
 
+def _since(facts: Facts) -> str:
+    at_ms = facts.get("paused_at_ms")
+    if at_ms is None:  # paused by an earlier version
+        return ""
+    return f" since {datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _parked(facts: Facts) -> str:
     return f"Nothing blocks it: its messages are read from {', '.join(facts['queues'])}, in their turn."
 
@@ -211,8 +219,8 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.READING_BACK: lambda _: (
         "Messages from the queue of a hand-over consumer that is gone go to others first."
     ),
-    HoldKind.LANE_PAUSED: lambda _: (
-        "The lane is paused by an operator, until `dispatcher groups resume --all`."
+    HoldKind.LANE_PAUSED: lambda facts: (
+        f"The lane is paused by an operator{_since(facts)}, until `dispatcher groups resume --all`."
     ),
     HoldKind.STOPPING: lambda _: "This dispatcher stops leading the lane: the next leader goes on with it.",
     HoldKind.CONSUMERS_ASKED: _asked,
@@ -225,7 +233,7 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     ),
     HoldKind.STOPPED: _stopped,
     HoldKind.DECIDED: _stopped,
-    HoldKind.PAUSED: lambda _: "Paused by an operator, until `dispatcher groups resume`.",
+    HoldKind.PAUSED: lambda facts: f"Paused by an operator{_since(facts)}, until `dispatcher groups resume`.",
     HoldKind.PIN_ABSENT: _pin_absent,
     HoldKind.RECOVERING: _recovering,
     HoldKind.DRAINING: _draining,
