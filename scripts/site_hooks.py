@@ -138,6 +138,9 @@ class AnyLane:
     def counters(self) -> dict[str, float]:
         return {}
 
+    def durations(self) -> dict[str, Any]:
+        return {}
+
 
 def metrics() -> Iterator[str]:
     suffixes = {"counter": "_total", "info": "_info"}

@@ -134,6 +134,9 @@ class _Lane:
     def counters(self) -> dict[str, float]:
         return {}
 
+    def durations(self) -> dict[str, Any]:
+        return {}
+
 
 def test_every_metric_is_documented() -> None:
     suffixes = {"counter": "_total", "info": "_info"}

@@ -6,7 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -123,6 +128,13 @@ INBOUND_SETTLED_UNACKED: Final = (
     "inbound_settled_unacked_seconds",
     "For how long the first of these acks has waited.",
 )
+#: Histograms of a lane by their name in `LaneView.durations`; the metric is `dispatcher_<name>_seconds`.
+HISTOGRAMS: Final = {
+    "wait": "From a message's arrival to its first hand-over.",
+    "commit": "From a step's commit to Redis' answer.",
+    "confirm": "From a publish to RabbitMQ's confirm; one publish at a time is timed.",
+    "process": "From a message's last hand-over to its end.",
+}
 LANE_READY: Final = ("lane_ready", "1 while the lane dispatches here or stands by.")
 LANE_ACTIVE: Final = ("lane_active", "1 while this process is the lane's active dispatcher.")
 INBOUND_DISPATCHED: Final = (
@@ -171,6 +183,18 @@ class _LaneCollector(Collector):
             family = CounterMetricFamily(PREFIX + name, text, labels=["lane"])
             for lane, totals in counters.items():
                 family.add_metric([lane], totals.get(name, 0))
+            yield family
+        yield from self._histograms()
+
+    def _histograms(self) -> Iterator[Metric]:
+        durations = {lane.name: lane.durations() for lane in self._lanes}
+        for name, text in HISTOGRAMS.items():
+            family = HistogramMetricFamily(f"{PREFIX}{name}_seconds", text, labels=["lane"])
+            for lane, histograms in durations.items():
+                if name in histograms:
+                    up_to, total, sum_s = histograms[name]
+                    buckets = [(str(bound), n) for bound, n in up_to]
+                    family.add_metric([lane], [*buckets, ("+Inf", total)], sum_s)
             yield family
 
 

@@ -12,6 +12,14 @@ class Spread(NamedTuple):
     longest_ms: float
 
 
+class Buckets(NamedTuple):
+    """A histogram of durations."""
+
+    up_to: tuple[tuple[float, int], ...]  # ascending bounds in seconds, and how many took that long at most
+    total: int
+    sum_s: float
+
+
 class LaneSample(NamedTuple):
     """Numbers of a lane now. `settled` and `dispatched` count since this leadership began."""
 
@@ -52,6 +60,11 @@ class LaneView(Protocol):
 
     def counters(self) -> dict[str, float]:
         """Totals since this process leads the lane; empty while it doesn't."""
+        ...
+
+    def durations(self) -> dict[str, Buckets]:
+        """Histograms since this process leads the lane, by the names of `http.metrics.HISTOGRAMS`; empty
+        while it doesn't."""
         ...
 
     def consumers(self) -> dict[str, Any] | None:

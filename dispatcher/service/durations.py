@@ -1,18 +1,57 @@
-"""How long something took that happens again and again, told since the last look."""
+"""How long something took that happens again and again: since the last look, and in all."""
 
 from __future__ import annotations
 
-from dispatcher.http.views import Spread
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Final
+
+from dispatcher.core.effects import Effects
+from dispatcher.core.orders import AckInbound
+from dispatcher.core.records import Dispatched
+from dispatcher.http.views import Buckets, Spread
+
+#: Upper bounds of a histogram's buckets, in seconds.
+BOUNDS_S: Final = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+    1800.0,
+)  # fmt: skip
+
+
+class Histogram:
+    """Counts durations by `BOUNDS_S`, and adds them up."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)  # of each bucket alone; the last one has no bound
+        self._sum_s = 0.0
+
+    def add(self, duration_s: float, times: int = 1) -> None:
+        self._counts[bisect_left(BOUNDS_S, duration_s)] += times
+        self._sum_s += duration_s * times
+
+    def add_all_ms(self, durations_ms: Iterable[int]) -> None:
+        """Add whole milliseconds, most of which are equal."""
+        for duration_ms, times in Counter(durations_ms).items():
+            self.add(max(duration_ms, 0) / 1_000, times)  # the clock may have been set back
+
+    def buckets(self) -> Buckets:
+        return Buckets(
+            tuple(zip(BOUNDS_S, accumulate(self._counts), strict=False)), sum(self._counts), self._sum_s
+        )
 
 
 class Durations:
-    """Takes durations; keeps three numbers, however many there are."""
+    """Takes durations; keeps a histogram, and the mean and the longest since the last look."""
 
     def __init__(self) -> None:
+        self.all = Histogram()
         self._sum_s = self._longest_s = 0.0
         self._count = 0
 
     def add(self, duration_s: float) -> None:
+        self.all.add(duration_s)
         self._sum_s += duration_s
         self._count += 1
         if duration_s > self._longest_s:
@@ -26,3 +65,28 @@ class Durations:
         self._sum_s = self._longest_s = 0.0
         self._count = 0
         return spread
+
+
+class MessageDurations:
+    """How long messages waited and were worked on, counted when the core decides that this has ended."""
+
+    def __init__(self) -> None:
+        self.wait = Histogram()  # from the arrival (before it was parked) to the first hand-over
+        self.process = Histogram()  # from the last hand-over, if this leader decided that, to the end
+
+    def decided(self, effects: Effects, now_ms: int) -> None:
+        """Count the messages that this step handed over for the first time, and those that ended in it."""
+        actions = effects.actions
+        if not actions:
+            return
+        handed_over = [
+            action.message.waits_since_ms
+            for action in actions
+            if type(action) is Dispatched and action.message.attempt == 1
+        ]
+        if handed_over:
+            self.wait.add_all_ms(now_ms - since_ms for since_ms in handed_over)
+        acks = actions[-1]  # they are behind all else
+        if type(acks) is AckInbound:
+            ended = [message.dispatched_at_ms for message in acks.messages if message.dispatched_at_ms]
+            self.process.add_all_ms(now_ms - since_ms for since_ms in ended)

@@ -29,7 +29,7 @@ from dispatcher.errors import (
     NumbersBehind,
     StoreUnavailable,
 )
-from dispatcher.http.views import LaneSample
+from dispatcher.http.views import Buckets, LaneSample
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
@@ -547,3 +547,8 @@ class LaneRunner:
         session = self._leading()
         totals = dict(session.lane.state.counters) if session is not None else {}
         return totals | self._ledger.counters(self.name)
+
+    def durations(self) -> dict[str, Buckets]:
+        """Histograms of what has taken how long in this leadership, by their names."""
+        session = self._leading()
+        return session.durations() if session is not None else {}

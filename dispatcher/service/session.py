@@ -50,13 +50,14 @@ from dispatcher.errors import (
     InvalidTransition,
     NoAnswer,
 )
-from dispatcher.http.views import LaneSample
+from dispatcher.http.views import Buckets, LaneSample
 from dispatcher.ledger.recorder import Recorder
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.channels import Channels
 from dispatcher.service.clock import Clock
 from dispatcher.service.control_inbox import ControlInbox
 from dispatcher.service.dead_letter_count import DeadLetterCount
+from dispatcher.service.durations import MessageDurations
 from dispatcher.service.forwarding import ForwardingQueues
 from dispatcher.service.group_history import GroupHistory
 from dispatcher.service.group_listings import GroupListings
@@ -116,6 +117,7 @@ class Session:
         self._events: list[Event] = []
         self._ticks = Ticks(store, recorder, finish=self._finish, go_on=self._schedule, fail=self.end)
         self._tick_scheduled = self._restoring = False
+        self._durations = MessageDurations()
         self._alarm = Alarm(self._call_later, partial(self._if_alive, self._wake))
         self._step_due_ms: int | None = None  # the core's next deadline, as of the latest step
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -333,6 +335,7 @@ class Session:
             events, self._events = self._events, []
             now_ms = self._clock.now_ms()
             effects, self._step_due_ms = self.lane.step(events, now_ms), self.lane.next_deadline_ms()
+            self._durations.decided(effects, now_ms)
             self._commit(effects)
             if not self._known_complete and self.lane.is_complete():
                 self._known_complete = True
@@ -471,6 +474,14 @@ class Session:
             **self.views.totals()._asdict(), ready=sum(ready) if ready else None,
             commit=self._ticks.commits.take(), confirm=self._outbox.confirms.take(),
         )  # fmt: skip
+
+    def durations(self) -> dict[str, Buckets]:
+        """Histograms of what has taken how long in this session; see http.metrics.HISTOGRAMS."""
+        histograms = {
+            "wait": self._durations.wait, "commit": self._ticks.commits.all,
+            "confirm": self._outbox.confirms.all, "process": self._durations.process,
+        }  # fmt: skip
+        return {name: histogram.buckets() for name, histogram in histograms.items()}
 
     def readiness(self) -> tuple[bool, str]:
         """Whether the lane dispatches, and one line that says so or why not."""

@@ -74,7 +74,9 @@ def problems(expressions: Iterable[str], exported: Exported) -> list[str]:
         found += [f"nothing has the label {label}: {expression}" for label in names.grouped - labels]
         rated = re.findall(r"\b(?:rate|increase)\((\w+)", expression)
         found += [
-            f"{metric} is no counter: {expression}" for metric in rated if not metric.endswith("_total")
+            f"{metric} is no counter: {expression}"
+            for metric in rated
+            if not metric.endswith(("_total", "_bucket"))
         ]
         if not names.selected:
             found.append(f"names no metric: {expression}")

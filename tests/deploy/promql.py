@@ -20,8 +20,8 @@ _GROUPINGS: Final = {"by", "without", "on", "ignoring", "group_left", "group_rig
 _WORDS: Final = {"and", "or", "unless", "bool", "offset"}
 #: Those that are in use: another one has to be added here, so a misspelt one is found without Prometheus.
 _FUNCTIONS: Final = {
-    "absent", "changes", "clamp_min", "count", "increase", "label_values", "max", "max_over_time", "min",
-    "rate", "sum",
+    "absent", "changes", "clamp_min", "count", "histogram_quantile", "increase", "label_values", "max",
+    "max_over_time", "min", "rate", "sum",
 }  # fmt: skip
 
 

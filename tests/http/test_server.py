@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.server import HttpServer
+from dispatcher.http.views import Buckets
 from dispatcher.settings import HttpSettings
 
 
@@ -54,6 +55,9 @@ class Lane:
 
     def counters(self) -> dict[str, float]:
         return {"settled": 42} if self.active else {}
+
+    def durations(self) -> dict[str, Buckets]:
+        return {"wait": Buckets(((0.5, 3), (1.0, 4)), 5, 40.5)} if self.active else {}
 
     def sample(self) -> None:
         return None
@@ -122,6 +126,24 @@ async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None
     assert samples["dispatcher_inbound_settled_unacked", "orders", "q.<high>"] == 8
     assert samples["dispatcher_inbound_settled_unacked_seconds", "orders", "q.<high>"] == 2.5
     assert ("dispatcher_messages_in_flight", "bills", None) not in samples
+
+
+async def test_metrics_have_a_lanes_histograms(url: str, lanes: list[Lane]) -> None:
+    lanes[1].active = False
+    _, text, _ = await get(f"{url}/metrics")
+    samples = {
+        (sample.name, sample.labels["lane"], sample.labels.get("le")): sample.value
+        for family in text_string_to_metric_families(text)
+        if family.name == "dispatcher_wait_seconds"
+        for sample in family.samples
+    }
+    assert samples == {
+        ("dispatcher_wait_seconds_bucket", "orders", "0.5"): 3,
+        ("dispatcher_wait_seconds_bucket", "orders", "1.0"): 4,
+        ("dispatcher_wait_seconds_bucket", "orders", "+Inf"): 5,
+        ("dispatcher_wait_seconds_count", "orders", None): 5,
+        ("dispatcher_wait_seconds_sum", "orders", None): 40.5,
+    }
 
 
 async def test_metrics_speak_openmetrics_when_asked(url: str) -> None:
