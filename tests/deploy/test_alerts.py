@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 import yaml
 
 from tests.deploy.live_metrics import TARGET_LABELS, Exported, check_with, problems
+from tests.deploy.prometheus import program
 from tests.deploy.promql import named
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 CASES = Path(__file__).parent / "alert_cases.yaml"
-PROMTOOL = shutil.which("promtool")
 (GROUP,) = yaml.safe_load(ALERTS.read_text())["groups"]
 RULES: dict[str, dict[str, Any]] = {rule["alert"]: rule for rule in GROUP["rules"]}
 
@@ -73,8 +72,6 @@ def test_every_rule_has_a_case() -> None:
     assert {name for labels in firing for name in re.findall(r'alertname="(\w+)"', labels)} == set(RULES)
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 def test_promtool_takes_the_rules_and_they_fire_when_they_should() -> None:
-    assert PROMTOOL is not None
-    check_with(PROMTOOL, "check", "rules", "--lint-fatal", ALERTS)
-    check_with(PROMTOOL, "test", "rules", CASES)
+    check_with(program("promtool"), "check", "rules", "--lint-fatal", ALERTS)
+    check_with(program("promtool"), "test", "rules", CASES)

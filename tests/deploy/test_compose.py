@@ -22,6 +22,7 @@ import yaml
 from dispatcher.nodes import containers
 from dispatcher.settings import file as config
 from tests.deploy.live_metrics import check_with
+from tests.deploy.prometheus import program
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -302,6 +303,5 @@ def test_grafana_reads_prometheus_and_the_dashboards() -> None:
     assert _mounted("grafana", home).is_file()
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 def test_prometheus_takes_its_configuration() -> None:
-    check_with("promtool", "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+    check_with(program("promtool"), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -14,13 +13,13 @@ import pytest
 import yaml
 
 from tests.deploy.live_metrics import TARGET_LABELS, Exported, check_with, problems
+from tests.deploy.prometheus import program
 from tests.deploy.promql import named
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
 BOARDS: dict[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
 }
-PROMTOOL = shutil.which("promtool")
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 #: Of Grafana's own; they are no variables of the dashboard.
 BUILT_IN = {"__all", "__rate_interval", "__value", "__url_time_range"}
@@ -36,7 +35,7 @@ def _variables(name: str) -> dict[str, dict[str, Any]]:
     return {variable["name"]: variable for variable in BOARDS[name]["templating"]["list"]}
 
 
-def _queries(name: str) -> Iterator[tuple[str, str]]:
+def queries(name: str) -> Iterator[tuple[str, str]]:
     """Each expression as Prometheus would get it, with its legend."""
     for panel in _panels(name):
         for target in panel["targets"]:
@@ -50,7 +49,7 @@ def test_there_are_a_dashboard_of_a_lane_and_one_of_all() -> None:
 
 @boards
 def test_every_metric_and_label_is_one_of_a_live_dispatcher(name: str, exported: Exported) -> None:
-    assert problems((expression for expression, _ in _queries(name)), exported) == []
+    assert problems((expression for expression, _ in queries(name)), exported) == []
     for variable in _variables(name).values():
         if variable["type"] == "query":
             found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
@@ -62,7 +61,7 @@ def test_every_metric_and_label_is_one_of_a_live_dispatcher(name: str, exported:
 
 @boards
 def test_legends_name_labels_that_the_result_has(name: str, exported: Exported) -> None:
-    for expression, legend in _queries(name):
+    for expression, legend in queries(name):
         found = named(expression)
         there = (
             found.grouped
@@ -111,14 +110,12 @@ def test_the_link_of_the_fleet_leads_to_the_dashboard_of_a_lane() -> None:
     assert {"lane", "job", "datasource"} <= set(_variables("lane"))
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool")
 @boards
 def test_prometheus_can_read_every_query(name: str, tmp_path: Path) -> None:
-    assert PROMTOOL is not None
     rules = [
         {"record": f"query:{number}", "expr": expression}
-        for number, (expression, _) in enumerate(_queries(name))
+        for number, (expression, _) in enumerate(queries(name))
     ]
     file = tmp_path / "rules.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
-    check_with(PROMTOOL, "check", "rules", file)
+    check_with(program("promtool"), "check", "rules", file)
