@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.live_metrics import Exported, check_with, problems
+from tests.deploy.live_metrics import Exported, problems
 from tests.deploy.manifests import Manifests, documents
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
@@ -16,7 +16,8 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 APPLIED = sorted(FOLDER.glob("*.yaml"))
 SECRET = FOLDER / "secret.yaml.example"
 FILES = [*(path for path in APPLIED if path.name != "secret.yaml"), SECRET]
-KUBECONFORM = shutil.which("kubeconform")
+#: The oldest that the chart takes, and the newest whose schemas are there.
+VERSIONS = ("1.27", kubernetes_validate.latest_version())
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,15 @@ def test_the_scaling_of_consumers_asks_for_metrics_that_exist(exported: Exported
     assert scaled["spec"]["minReplicaCount"] >= 1, "nothing would settle the last messages"
 
 
-@pytest.mark.skipif(KUBECONFORM is None, reason="needs kubeconform")
-def test_kubeconform_takes_the_manifests() -> None:
-    assert KUBECONFORM is not None
-    check_with(KUBECONFORM, "-strict", *FILES)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_manifests_fit_the_schemas_of_kubernetes(version: str) -> None:
+    for path in FILES:
+        for document in documents(path.read_text()):
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_misspelt_key_does_not_fit_the_schemas() -> None:
+    (budget,) = documents((FOLDER / "poddisruptionbudget.yaml").read_text())
+    budget["spec"]["minAvailible"] = budget["spec"].pop("minAvailable", 1)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(budget, VERSIONS[-1], strict=True)
