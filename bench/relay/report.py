@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.relay.rounds import Latency, Throughput
+from dispatcher import form
 
 
 class Results:
@@ -29,24 +31,29 @@ class Results:
         self.throughputs.setdefault(name, []).append(measured)
 
     def rows(self, shovel: str, automatic: str, baseline: str) -> list[dict[str, Any]]:
-        """One row per contender: medians, ratios to the Shovel with either kind of acks, added latency."""
-        references = {"to_shovel": self._rate(shovel), "to_shovel_auto": self._rate(automatic)}
+        """One row per contender: medians, ratios to the Shovel with either kind of acks, added latency.
+
+        A ratio is the median of the rounds' ratios, and comes with the smallest and the largest of them: a
+        machine's speed changes between rounds, and then changes both.
+        """
+        references = {"to_shovel": self._rates(shovel), "to_shovel_auto": self._rates(automatic)}
         direct = self.latencies.get(baseline)
         names = list(dict.fromkeys([*self.throughputs, *self.latencies]))
         return [self._row(name, references, direct) for name in names]
 
-    def _rate(self, name: str) -> float | None:
-        return _median([m.per_second for m in self.throughputs.get(name, [])])
+    def _rates(self, name: str) -> list[float]:
+        return [measured.per_second for measured in self.throughputs.get(name, [])]
 
-    def _row(self, name: str, references: dict[str, float | None], direct: Latency | None) -> dict[str, Any]:
+    def _row(self, name: str, references: dict[str, list[float]], direct: Latency | None) -> dict[str, Any]:
         measured = self.throughputs.get(name, [])
         latency = self.latencies.get(name)
-        rate = self._rate(name)
-        ratios = {key: rate / than if rate and than else None for key, than in references.items()}
+        rates = self._rates(name)
+        ratios = {key: [a / b for a, b in zip(rates, than, strict=False)] for key, than in references.items()}
         return {
             "contender": name,
-            "messages_per_s": rate,
-            **ratios,
+            "messages_per_s": _median(rates),
+            **{key: _median(found) for key, found in ratios.items()},
+            **{f"{key}_range": [min(found), max(found)] if found else None for key, found in ratios.items()},
             "own_cpu_us": _median([m.own_us for m in measured]),
             "broker_cpu_us": _median([m.broker_us for m in measured]),
             "redis_cpu_us": _median([m.redis_us for m in measured]),
@@ -66,8 +73,14 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "cpu": _cpu_model(),
-        "python": platform.python_version(),
+        "python": f"{platform.python_version()} ({'optimised' if _is_optimised() else 'plain'} build)",
+        "dispatcher": form(),
     }
+
+
+def _is_optimised() -> bool:
+    """Whether Python was built with the help of a profile, which makes programs faster."""
+    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
 
 
 def _cpu_model() -> str:
@@ -98,9 +111,17 @@ def print_table(console: Console, rows: list[dict[str, Any]], caption: str) -> N
     for _, title, _ in _COLUMNS:
         table.add_column(title, justify="right")
     for row in rows:
-        cells = ["–" if row[key] is None else format(row[key], form) for key, _, form in _COLUMNS]
+        cells = [_cell(row, key, form) for key, _, form in _COLUMNS]
         table.add_row(row["contender"], *cells)
     console.print(table)
+
+
+def _cell(row: dict[str, Any], key: str, form: str) -> str:
+    if row[key] is None:
+        return "–"
+    spread = row.get(f"{key}_range")
+    low_to_high = f" ({spread[0]:{form}}–{spread[1]:{form}})" if spread and spread[0] != spread[1] else ""
+    return format(row[key], form) + low_to_high
 
 
 def write_json(

@@ -49,10 +49,11 @@ class Latency:
 
 
 class Stage:
-    """The servers, and what is asked of them in every round."""
+    """The servers, and what is asked of them in every round. `inbound` is the type of the inbound queue."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, inbound: str = "classic") -> None:
         self._servers = servers
+        self._inbound = inbound
         self._api = Management(servers.management_url)
         facts = cpu.node_facts(self._api)
         self._broker_pid = cpu.broker_pid(facts)
@@ -115,7 +116,7 @@ class Stage:
         await asyncio.to_thread(self._api.create_vhost, name)
         url = with_vhost(self._servers.amqp_url, name)
         try:
-            await declare(url, [INBOUND])
+            await declare(url, [INBOUND], self._inbound)
             yield Place(name, url, self._servers.redis_url, name, self._api)
         finally:
             await asyncio.to_thread(self._api.delete_vhost, name)

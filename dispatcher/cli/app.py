@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dispatcher import __version__
+from dispatcher import __version__, form
 from dispatcher.errors import ConfigurationError, DispatcherError
 
 #: In the order of --help: the module that has the function of that name, or an `app` of commands; and the
@@ -164,14 +163,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"dispatcher {__version__} ({_form()})")
+        print(f"dispatcher {__version__} ({form()})")
         raise typer.Exit
-
-
-def _form() -> str:
-    """Whether the hot modules are machine code, which they are where they were compiled."""
-    spec = find_spec("dispatcher.core.delivery")
-    return "interpreted" if spec is None or (spec.origin or "").endswith(".py") else "compiled"
 
 
 @app.callback()

@@ -121,6 +121,28 @@ def test_rows_are_medians_and_compared_with_shovel_and_no_relay() -> None:
     assert none["messages_per_s"] is None
 
 
+def test_a_ratio_is_that_of_the_rounds_and_has_its_spread() -> None:
+    results = Results()
+    for slow in (1.0, 0.25, 0.5):
+        results.add("shovel", Throughput(1, 100.0 * slow, None, 5.0, None))
+    for rate in (150.0, 50.0, 80.0):
+        results.add("ours", Throughput(1, rate, 1.0, 1.0, None))
+    shovel, ours = results.rows("shovel", "auto", "none")
+    assert (ours["to_shovel"], ours["to_shovel_range"]) == (1.6, [1.5, 2.0])
+    assert (shovel["to_shovel"], shovel["to_shovel_range"]) == (1.0, [1.0, 1.0])
+    assert (ours["to_shovel_auto"], ours["to_shovel_auto_range"]) == (None, None)
+
+
+@pytest.mark.slow
+def test_the_inbound_queue_can_be_a_quorum_queue(servers: Servers, tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    small = ("--messages", "500", "--rounds", "1", "--seconds", "0", "--contenders", "exclusive")
+    ended = _bench(servers, *small, "--inbound", "quorum", "--json", str(file))
+    assert ended.returncode == 0, ended.stderr
+    assert "quorum inbound queue" in " ".join(ended.stdout.split())
+    assert json.loads(file.read_text())["machine"]["dispatcher"] == "interpreted"
+
+
 def test_the_meter_counts_from_the_first_to_the_last() -> None:
     meter = Meter(3)
     meter.arrived([b"1"])
