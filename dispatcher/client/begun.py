@@ -19,7 +19,7 @@ class BegunMessages:
 
     If the consumer dies, the dispatcher blames those that it was told, and as many others as `concurrency`
     says (M-1). So it needs another word only when more than these have begun since the latest one: then
-    `word_is_due`, and `wake` is called. `add` may be called from any thread, everything else from one.
+    `word_is_due`, and `wake` is called. `add` and `discard` may be called from any thread, all else from one.
     """
 
     __slots__ = ("_awaited", "_told", "_untold", "_wake", "concurrency")
@@ -57,7 +57,8 @@ class BegunMessages:
         return [self._awaited.pop(0) for _ in range(len(self._awaited))]
 
     def discard(self, seq: int) -> None:
-        """This one has ended, or is not in hand any more."""
+        """This one has ended, or is not in hand any more. `tell` in another thread may undo it: that thread
+        says it once more when it hears of the settle."""
         self._told.discard(seq)
         self._untold.discard(seq)
 

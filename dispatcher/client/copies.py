@@ -222,6 +222,8 @@ class Copy:
         if self.lost or self.settled:
             return False
         self.settled = True
+        if self._begun is not None:  # in this thread: else the next one that begins seems to be one too many
+            self._begun.discard(self.seq)
         return self._settler(self, reason, attempts)
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ _DEPRECATED: Final = (
 )
 _REFUSES_SINCE: Final = 4
 #: One of some thousand connects of erl_call fails though the node is well (Erlang/OTP 25).
-CONNECTS: Final = 3
+RECONNECTS: Final = 2
 
 
 class LocalRabbitMQ(LocalNode):
@@ -78,19 +78,22 @@ class LocalRabbitMQ(LocalNode):
 
         It takes 10 ms; rabbitmqctl would start an Erlang of its own first, two seconds of a processor.
         """
-        if self._process is None:
-            raise DispatcherError(f"{self.name} was not started")
-        for _ in range(CONNECTS):
-            result = subprocess.run(
-                [str(erl_call()), "-name", self._node, "-e"], env=self._environment(self._process),
-                input=f"{expression}.\n", capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if "failed to connect" not in result.stderr:  # else nothing was evaluated
-                break
+        result = self._call(expression)
+        for _ in range(RECONNECTS):
+            if "failed to connect" in result.stderr:  # so nothing was evaluated
+                result = self._call(expression)
         said = result.stdout.strip()
         if result.returncode != 0 or not said.startswith("{ok, "):
             raise DispatcherError(f"{expression} failed: {said or result.stderr.strip()}")
         return said.removeprefix("{ok, ").removesuffix("}")
+
+    def _call(self, expression: str) -> subprocess.CompletedProcess[str]:
+        if self._process is None:
+            raise DispatcherError(f"{self.name} was not started")
+        return subprocess.run(
+            [str(erl_call()), "-name", self._node, "-e"], env=self._environment(self._process),
+            input=f"{expression}.\n", capture_output=True, text=True, check=False,
+        )  # fmt: skip
 
     def _lay_out(self, process: GuardedProcess) -> None:
         self._ports = free_ports(4)
