@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.relay import plot
 from bench.relay.__main__ import arguments, races
 from bench.relay.contenders import Exclusive, Shovel
 from bench.relay.meter import Meter
-from bench.relay.report import Results
+from bench.relay.report import Results, write_json
 from bench.relay.rounds import Latency, Throughput
 from bench.relay.shapes import ZIPF, Shape
 from dispatcher.nodes import Management, Servers
@@ -150,3 +151,26 @@ def test_the_meter_counts_from_the_first_to_the_last() -> None:
     meter.arrived([b"2", b"3"])
     assert meter.done.is_set()
     assert meter.rate > 0
+
+
+def test_results_become_a_picture(tmp_path: Path) -> None:
+    results = Results()
+    results.add("Shovel", Throughput(1, 10_000.0, None, 5.0, None))
+    results.add("dispatcher, exclusive", Throughput(1, 21_000.0, 20.0, 5.0, None))
+    files = []
+    for inbound in ("classic", "quorum"):
+        file = tmp_path / f"{inbound}.json"
+        write_json(file, {}, results.rows("Shovel", "auto", "none"), {"inbound": inbound})
+        files.append(str(file))
+    pictures = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    for picture in pictures:
+        assert plot.main([*files, str(picture)]) == 0
+    text = pictures[0].read_text()
+    assert text == pictures[1].read_text()
+    for expected in ("21,000  2.10 × Shovel", "from a classic queue", "from a quorum queue"):
+        assert expected in text
+
+
+def test_results_that_are_not_there_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plot.main([str(tmp_path / "none.json"), str(tmp_path / "picture.svg")]) == 1
+    assert "none.json" in capsys.readouterr().err
