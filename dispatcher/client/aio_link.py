@@ -36,6 +36,7 @@ from dispatcher.client.links import (
     OPEN_TIMEOUT_S,
     UNTRUSTED,
     Endpoint,
+    NodesInTurn,
     Publication,
     Receiver,
     error_text,
@@ -113,7 +114,7 @@ class AioLink:
     """See Link. Every method is called in the event loop."""
 
     def __init__(self, endpoint: Endpoint, receiver: Receiver) -> None:
-        self._nodes = endpoint.in_turn()
+        self._nodes = NodesInTurn(endpoint)
         self._endpoint = endpoint  # of the present connection, or of the latest attempt
         self._receiver = receiver
         self._connection: aio_pika.Connection | None = None
@@ -153,12 +154,16 @@ class AioLink:
     async def _open(self, exchange: str | None) -> None:
         mark_as_ours()
         replaced = self._consumer_tag
+        patience_s = OPEN_TIMEOUT_S
+        if self._channel is None:
+            self._endpoint, patience_s = self._nodes.next()
         try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
+            async with asyncio.timeout(patience_s):
                 channel = self._channel or await self._connect()
                 queue = await self._open_queue(channel, exchange) if exchange is not None else ""
             if channel is not self._channel:
                 raise ConnectionError("it was lost at once")
+            self._nodes.opened()
         except Exception as error:  # the libraries raise what they like, RuntimeError among it
             self._opening = None
             code, reason = self._tap.closed_by_broker or described(error)
@@ -172,7 +177,6 @@ class AioLink:
 
     async def _connect(self) -> AbstractChannel:
         self._tap = DeliveryTap()
-        self._endpoint = next(self._nodes)
         connection = aio_pika.Connection(_url(self._endpoint), ssl_context=self._endpoint.context)
         connection.kwargs["transport_factory"] = _TappedTransport(self._endpoint, self._tap, self._tapped)
         self._connection = connection
@@ -286,7 +290,7 @@ _CODES: dict[type[BaseException], int] = {
 def described(error: BaseException | None) -> tuple[int, str]:
     """AMQP's reply code (0: none came), and what went wrong, for people."""
     if isinstance(error, TimeoutError):
-        return 0, f"no answer within {OPEN_TIMEOUT_S} s"
+        return 0, "no answer in time"
     if isinstance(error, asyncio.CancelledError):  # its name is all that it says
         return 0, "it was ended here, without an answer of RabbitMQ"
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import random
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 from typing import Final, NamedTuple, Protocol
 
 from dispatcher.alarm import Timer
@@ -19,6 +18,8 @@ from dispatcher.settings.urls import BrokerAddress, parse_broker_url
 AMQP_HEARTBEAT_S: Final = 10
 #: From the first packet to the consumer's queue; a broker that takes longer is tried again.
 OPEN_TIMEOUT_S: Final = 10
+#: So long each of several nodes has at first: one that stands still accepts connections, and never answers.
+FIRST_TIMEOUT_S: Final = 3
 CLOSE_TIMEOUT_S: Final = 5
 #: Not AMQP's: the server's certificate is not trusted, or not for its name.
 UNTRUSTED: Final = -1
@@ -90,13 +91,30 @@ class Endpoint:
         server_name = (tls.server_name if tls else None) or address.host
         return cls(address, context, server_name if context else None, connection_name)
 
-    def in_turn(self) -> Iterator[Endpoint]:
-        """This node and the others, in a random order, again and again."""
-        nodes = (self, *self.others)
-        return cycle(random.sample(nodes, len(nodes)))
-
     def __str__(self) -> str:
         return f"{self.address.host}:{self.address.port} (vhost {self.address.vhost})"
+
+
+class NodesInTurn:
+    """An endpoint and the other nodes of its cluster, in a random order, again and again."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        nodes = (endpoint, *endpoint.others)
+        self._nodes = random.sample(nodes, len(nodes))
+        self._tried = 0  # since a node was opened
+        self._at = -1
+
+    def next(self) -> tuple[Endpoint, int]:
+        """The node to try now, and how many seconds it has. When none of several has let us in within
+        three seconds, each has the whole time, and so on."""
+        self._at = (self._at + 1) % len(self._nodes)
+        is_first = len(self._nodes) > 1 and self._tried // len(self._nodes) % 2 == 0
+        self._tried += 1
+        return self._nodes[self._at], FIRST_TIMEOUT_S if is_first else OPEN_TIMEOUT_S
+
+    def opened(self) -> None:
+        """The latest one has let us in."""
+        self._tried = 0
 
 
 def error_text(error: BaseException | None) -> str:

@@ -23,6 +23,7 @@ from dispatcher.client.links import (
     OPEN_TIMEOUT_S,
     UNTRUSTED,
     Endpoint,
+    NodesInTurn,
     Publication,
     Receiver,
     error_text,
@@ -67,7 +68,7 @@ class PikaLink:
     """See Link. Every method is called in the I/O thread."""
 
     def __init__(self, endpoint: Endpoint, receiver: Receiver, io: IoThread) -> None:
-        self._nodes = endpoint.in_turn()
+        self._nodes = NodesInTurn(endpoint)
         self._endpoint = endpoint  # of the present connection, or of the latest attempt
         self._receiver = receiver
         self._io = io
@@ -90,11 +91,13 @@ class PikaLink:
         if self._opening is not None:
             return
         self._exchange = exchange
-        self._opening = self._io.call_later(1000 * OPEN_TIMEOUT_S, self._opened_too_late)
+        patience_s = OPEN_TIMEOUT_S
+        if self._channel is None:
+            self._endpoint, patience_s = self._nodes.next()
+        self._opening = self._io.call_later(1000 * patience_s, self._opened_too_late)
         if self._channel is not None:
             self._declare(self._channel)
         else:
-            self._endpoint = next(self._nodes)
             self._connection = _TappedConnection(
                 self._tapped, _parameters(self._endpoint), on_open_callback=self._connected,
                 on_open_error_callback=self._connection_closed, on_close_callback=self._connection_closed,
@@ -160,13 +163,14 @@ class PikaLink:
         if channel is not self._channel:
             return
         self._opening_over()
+        self._nodes.opened()
         replaced, self._replaced_tag = self._replaced_tag, ""
         self._receiver.opened(queue)
         if replaced and channel.is_open:
             channel.basic_cancel(replaced, callback=lambda _: None)
 
     def _opened_too_late(self) -> None:
-        self._reset(f"no connection to {self._endpoint} within {OPEN_TIMEOUT_S} s", 0)
+        self._reset(f"no connection to {self._endpoint}: no answer in time", 0)
 
     def _opening_over(self) -> None:
         if self._opening is not None:
