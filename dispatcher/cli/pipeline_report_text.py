@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dispatcher.cli.output import table
 from dispatcher.pipeline.page import LaneSection, ReportView, wording
-from dispatcher.pipeline.page.lane_view import STAGE_NAMES
+from dispatcher.pipeline.page.lane_view import STAGE_NAMES, STALL_COLUMNS
 from dispatcher.pipeline.page.what_if_view import PlanView, Sweep
 from dispatcher.pipeline.statistics import PERCENTILES
 
@@ -63,6 +63,8 @@ def _of_lane(lane: LaneSection) -> Iterator[RenderableType]:
         yield from _titled(
             f"Over time, one line: {lane.step}", ("from (UTC)", "a second", *ends), lane.points
         )
+    yield from _titled("When it stood still", STALL_COLUMNS, lane.stalls)
+    yield from _more(lane.stalls_count - len(lane.stalls), "stalls")
     if lane.heat_map:
         rows = [(_name(group), *(cell.text for cell in cells)) for group, cells in lane.heat_map.rows]
         consumers = [_name(each) for each in lane.heat_map.consumers]

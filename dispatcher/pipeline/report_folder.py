@@ -28,7 +28,7 @@ LOCK: Final = ".lock"
 TABLES: Final = (
     "files", "gaps", "options", "incarnations", "owners", "hand_overs", "lifecycle", "violations", "groups",
     "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders", "lanes", "fairness",
-    "cost_model",
+    "cost_model", "stalls",
 )  # fmt: skip
 #: Tables that other commands add to a finished report, and that say nothing of the next one.
 ADDED: Final = ("advise", "plan")

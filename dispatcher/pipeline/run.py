@@ -20,6 +20,7 @@ from dispatcher.pipeline import (
     fairness,
     hot_groups,
     participants,
+    stalls,
 )
 from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
@@ -115,7 +116,7 @@ def run(
             job.write_audit()
         with stage("statistics"):
             job.write_stats()
-        with stage("hot groups"):
+        with stage("hot groups and stalls"):
             job.write_groups()
         with stage("fairness"):
             job.write_fairness()
@@ -193,6 +194,7 @@ class _Job:
             found = together({
                 "hot_groups": hot, "holders": hot_groups.holders(shares, unended, hot),
                 "lanes": hot_groups.concentration(groups),
+                "stalls": stalls.stalls(self.pieces.all_records, self.window),
             })  # fmt: skip
         finally:
             for each in hot, groups, shares:
@@ -215,8 +217,9 @@ class _Job:
         self.folder.write_json(COST_MODEL, cost_model.exported(self.folder.rows("cost_model")))
 
     def summary(self) -> dict[str, Any]:
-        small = {name: self.folder.rows(name) for name in ("hot_groups", "lanes", "fairness")}
+        small = {name: self.folder.rows(name) for name in ("hot_groups", "lanes", "fairness", "stalls")}
         large = {name: self._read(name) for name in ("hand_overs", "violations", "groups")}
+        large["left"] = stalls.left_waiting(self._read("lifecycle"), self.records, self.leaderships)
         found = summarise(large, small, self.outcomes, self.found, self.gaps, self.ledger, self.window)
         return found | {"dates": {"computed": self.pieces.computed, "reused": self.pieces.reused}}
 

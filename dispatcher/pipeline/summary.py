@@ -36,6 +36,7 @@ def summarise(
         "hand_overs": _hand_overs(tables["hand_overs"]),
         "violations": _first_violations(tables["violations"]),
         "unknown": _first_unknown(tables["groups"]),
+        "left": tables["left"],
     })  # fmt: skip
     verdicts: dict[str, dict[str, int]] = {}
     for row in told["verdicts"].to_pylist():
@@ -44,11 +45,13 @@ def summarise(
     hand_overs = {row["lane"]: row for row in told["hand_overs"].to_pylist()}
     shapes = {row["lane"]: row for row in rows["lanes"]}
     hottest = {row["lane"]: row for row in rows["hot_groups"] if row["rank"] == 1}
+    left = {row["lane"]: row["left"] for row in told["left"].to_pylist()}
     shares: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows["fairness"], key=lambda row: (row["lane"], row["inbound"] or "")):
         shares.setdefault(row["lane"], []).append(row)
 
-    lanes = sorted({*verdicts, *hand_overs, *outcomes, *(gap.lane for gap in gaps)})
+    stalled = {row["lane"] for row in rows["stalls"]}
+    lanes = sorted({*verdicts, *hand_overs, *outcomes, *stalled, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {
         "ledger": ledger,
@@ -68,6 +71,8 @@ def summarise(
                 "shape": shapes.get(lane),
                 "hottest": hottest.get(lane),
                 "shares": shares.get(lane, []),
+                "left_waiting": left.get(lane, 0),
+                "stalls": _stalls([row for row in rows["stalls"] if row["lane"] == lane]),
             }
             for lane in lanes
         },
@@ -93,6 +98,23 @@ def _waited_for(cause: WaitCause) -> Column:
     """The sum of the waits until the first hand-over that ended with this cause, in µs."""
     waited = F.when(F.col("wait_cause") == cause, F.greatest("wait_us", F.lit(0)))
     return F.coalesce(F.sum(waited), F.lit(0)).cast("bigint").alias(cause.value)
+
+
+def _stalls(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many, how many seconds they lasted together, and the longest ones."""
+    spans = [
+        {"since": _shown_at(row["since"]), "until": _shown_at(row["until"]),
+         "seconds": (row["until"] - row["since"]).total_seconds(),
+         **{name: row[name] for name in ("waiting", "in_flight", "ended", "held_groups")}}
+        for row in sorted(rows, key=lambda row: (row["since"] - row["until"], row["since"]))
+    ]  # fmt: skip
+    return {
+        "count": len(spans), "seconds": sum(span["seconds"] for span in spans), "longest": spans[:SHOWN_MAX],
+    }  # fmt: skip
+
+
+def _shown_at(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _first_violations(table: DataFrame) -> DataFrame:
@@ -163,6 +185,7 @@ def _about_lane(lane: str, facts: dict[str, Any]) -> Iterator[str]:
         )
     if facts["shares"] and facts["shares"][0]["jain"] is not None:
         yield f"  Jain's index of these shares: {facts['shares'][0]['jain']:.3f}"
+    yield from (f"  {line}" for line in about_stalls(facts))
     yield (
         f"  groups: {groups[KEPT]:,} kept, {groups[VIOLATED]:,} violated, {groups[UNKNOWN]:,} unknown"
     )  # fmt: skip
@@ -176,6 +199,33 @@ def _about_groups(shape: dict[str, Any], hottest: dict[str, Any]) -> str:
     if shape["parallelism_max"] is None:
         return text
     return f"{text}; at most {shape['parallelism_max']:.1f} consumers busy on average"
+
+
+def about_stalls(facts: dict[str, Any]) -> Iterator[str]:
+    """Of a lane that stood still: the longest time, all of them together, and what was left. Reports of
+    earlier versions don't have it."""
+    stalls = facts.get("stalls") or {"count": 0}
+    if not stalls["count"]:
+        return
+    longest = stalls["longest"][0]
+    held = longest["held_groups"]
+    yield (
+        f"stood still for {longest['seconds']:,.0f} s ({longest['since']} to {longest['until']} UTC): "
+        f"nothing was handed over, and up to {_messages(longest['waiting'])} waited"
+        + (f", also of {_groups(held)} that {_were(held)} paused or stopped" if held else "")
+        + f"; consumers had {_messages(longest['in_flight'])} and ended {longest['ended']:,} of them"
+    )
+    if stalls["count"] > 1:
+        yield f"stood still {stalls['count']:,} times, for {stalls['seconds']:,.0f} s together"
+    yield f"left waiting at the end: {_messages(facts['left_waiting'])}"
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message" if count == 1 else f"{count:,} messages"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _ms(duration_us: int) -> str:

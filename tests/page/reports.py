@@ -35,6 +35,7 @@ PERCENTILES = (50, 95, 99)
 def write_report(
     folder: Path, *, verdict: str = "kept", violations: int = 0, unknown: int = 0, gaps: int = 0,
     lanes: int = 1, groups: tuple[str, ...] = HOSTILE, points: int = 100,
+    stalls: int = 0,
 ) -> Path:  # fmt: skip
     """A report with `lanes` busy lanes and an idle one."""
     busy = [LANE, *(f"lane-{number:03d}" for number in range(1, lanes))][:lanes]
@@ -53,10 +54,11 @@ def write_report(
         "fairness": [_share(lane, inbound) for lane in busy for inbound in ("high", "low")],
         "consumer_stats": [_consumer(lane, consumer) for lane in busy for consumer in range(5)],
         "cost_model": [_cost(lane, band) for lane in busy for band in (256, 4_096)],
+        "stalls": [_stall(lane, number) for lane in busy for number in range(stalls)],
     }  # fmt: skip
     for name, rows in tables.items():
         write_table(folder, name, rows)
-    summary = _summary([*busy, "idle"], verdict, violations, unknown)
+    summary = _summary([*busy, "idle"], verdict, violations, unknown, stalls)
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
@@ -104,19 +106,24 @@ def write_table(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
         pq.write_table(pa.Table.from_pylist(rows), folder / name / "part-0.parquet")
 
 
-def _summary(lanes: list[str], verdict: str, violated: int, unknown: int) -> dict[str, Any]:
+def _summary(lanes: list[str], verdict: str, violated: int, unknown: int, stalls: int) -> dict[str, Any]:
     stages = {f"{stage}_us": [1_200, 5_000, 40_000] for stage in STAGES}
     nothing = {"kept": 0, "violated": 0, "unknown": 0}
     idle: dict[str, Any] = {
         "verdict": "kept", "groups": nothing, "hand_overs": 0, "first": None, "last": None, "messages": {},
         "stages": {}, "waits": {}, "shape": None, "hottest": None, "shares": [],
+        "left_waiting": 0, "stalls": {"count": 0, "seconds": 0, "longest": []},
     }  # fmt: skip
     busy = idle | {
         "verdict": verdict, "groups": {"kept": 3, "violated": violated, "unknown": unknown},
         "hand_overs": 1_000, "first": "2026-11-22 11:34:00", "last": "2026-11-22 11:35:40",
         "messages": {"settled": 1_000, "dead_lettered": 2}, "stages": stages,
         "waits": {"group": 3_000_000, "turn": 1_000_000, "paused": 0},
-        "shape": _shape(""), "hottest": _hot("", 1, "plain"),
+        "shape": _shape(""), "hottest": _hot("", 1, "plain"), "left_waiting": 4_321 * bool(stalls),
+        "stalls": {
+            "count": stalls, "seconds": 30.0 * stalls,
+            "longest": [_told(_stall("", number)) for number in range(min(stalls, 10))],
+        },
     }  # fmt: skip
     return {
         "ledger": "/ledger/<i>", "window": {"since": None, "until": None}, "verdict": verdict,
@@ -124,6 +131,20 @@ def _summary(lanes: list[str], verdict: str, violated: int, unknown: int) -> dic
         "lanes": {each: idle if each == "idle" else busy for each in lanes},
         "violations": [], "unknown": [], "gaps": [], "bad_files": [], "remarks": ["a <remark>"],
     }  # fmt: skip
+
+
+def _stall(lane: str, number: int) -> dict[str, Any]:
+    since = START + timedelta(minutes=number)
+    return {
+        "lane": lane, "since": since, "until": since + timedelta(seconds=30), "waiting": 190_000,
+        "in_flight": 400, "ended": 100, "held_groups": 1,
+    }  # fmt: skip
+
+
+def _told(stall: dict[str, Any]) -> dict[str, Any]:
+    """As the summary has it."""
+    times = {name: f"{stall[name]:%Y-%m-%d %H:%M:%S}" for name in ("since", "until")}
+    return {name: value for name, value in stall.items() if name != "lane"} | times | {"seconds": 30.0}
 
 
 def _file(problem: str | None) -> dict[str, Any]:

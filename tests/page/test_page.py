@@ -87,6 +87,20 @@ def test_a_kept_order_is_not_green_beside_what_is_not_well(tmp_path: Path) -> No
     assert "waited for 49 s or longer, most of all for others of its group (75.0 %)" in slow
 
 
+def test_a_lane_that_stood_still_is_told_beside_the_verdict(tmp_path: Path) -> None:
+    fine = page(write_report(tmp_path / "fine"))
+    assert "stood still" not in fine
+    still = page(write_report(tmp_path / "still", stalls=60))
+    head, _, body = still.partition("<main>")
+    assert '<p class="word unknown">' in head
+    assert "stood still for 30 s (2026-11-22 11:34:00 to 2026-11-22 11:34:30 UTC)" in head
+    assert "up to 190,000 messages waited" in head
+    assert "60 times, for 1,800 s together" in head
+    assert "left waiting at the end: 4,321 messages" in head
+    assert body.count('<td class="n">190,000</td>') == 40
+    assert "20 more are in the table <code>stalls</code>" in body
+
+
 def test_nothing_may_come_from_elsewhere(tmp_path: Path) -> None:
     text = page(write_report(tmp_path / "report"))
     assert "default-src 'none'; style-src 'sha256-" in text
@@ -130,7 +144,7 @@ def test_a_page_stays_small(tmp_path: Path) -> None:
     groups = tuple(f"{number:03d}{'é' * 500}" for number in range(100))
     report = write_report(
         tmp_path / "report", verdict="violated", lanes=40, groups=groups, violations=500, unknown=500,
-        gaps=500,
+        gaps=500, stalls=500,
     )  # fmt: skip
     text = page(report)
     assert len(text.encode()) < PAGE_BYTES_MAX

@@ -16,7 +16,7 @@ from tests.page.reports import HARMLESS, HOSTILE, LANE, add_advice, add_plan, wr
 
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
-    made = write_report(tmp_path / "report", verdict="violated", violations=60, unknown=3, gaps=1)
+    made = write_report(tmp_path / "report", verdict="violated", violations=60, unknown=3, gaps=1, stalls=2)
     add_advice(made)
     add_plan(made)
     return made
@@ -39,6 +39,7 @@ def test_all_parts_are_printed_with_the_verdict_last(report: Path) -> None:
         "Waited for: others of its group 75.0 %, its turn 25.0 %",
         f"beside the verdict: lane {LANE}: 2 messages given up (dead-lettered)",
         "2026-11-22 11:34:00 10.0 500 µs 990 µs 1 ms 1.98 ms 1.5 ms 2.97 ms 2 ms 3.96 ms",
+        "2026-11-22 11:34:00 2026-11-22 11:34:30 30 s 190,000 1 400 100",  # when it stood still
         "1 <script>document.title = 'caught'</script> 100 30.0 % 40.0 %",  # hot groups
         "high 3 70.0 % 75.0 % 40 s 0 s",  # shares
         "Shares against weights, Jain's index 0.990",
@@ -82,6 +83,8 @@ def test_programs_get_numbers_and_whole_names(report: Path) -> None:
     assert (one["groups_planned"], one["planned"]) == (4, sum(halves))
     assert lane["consumers"][0]["busy_us"] == 5_000_000
     assert told["lanes"]["idle"]["plan"] is None
+    assert [each["waiting"] for each in lane["stalls"]] == [190_000, 190_000]
+    assert told["summary"]["lanes"][LANE]["stalls"]["count"] == 2
 
 
 def test_a_page_is_not_asked_for_at_the_same_time(report: Path) -> None:

@@ -67,8 +67,8 @@ def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) ->
     assert found.returncode == 1, found.stderr
     stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
     assert stages == [
-        "reading leaderships", "hand-overs", "lifecycle", "order audit", "statistics", "hot groups",
-        "fairness", "cost model", "summary",
+        "reading leaderships", "hand-overs", "lifecycle", "order audit", "statistics",
+        "hot groups and stalls", "fairness", "cost model", "summary",
     ]  # fmt: skip
     *_, violation, verdict = found.stdout.splitlines()
     assert violation.startswith(

@@ -24,6 +24,10 @@ STAGE_NAMES: Final = {
     "process": ("Process", "from committed to settled, with the time in the consumer's prefetch"),
 }
 _SERIES: Final = ("p50", "p99")
+#: Of the table of stalls, on the page and on the terminal.
+STALL_COLUMNS: Final = (
+    "from (UTC)", "to", "lasted", "waited", "groups held", "at consumers", "ended by them",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,8 @@ class LaneSection:
     points: list[list[str]] = field(default_factory=list)
     step: str = ""
     has_missing: bool = False
+    stalls: list[list[str]] = field(default_factory=list)
+    stalls_count: int = 0
     heat_map: HeatMap | None = None
     hot: list[ReportRow] = field(default_factory=list)
     shares: list[ReportRow] = field(default_factory=list)
@@ -74,6 +80,8 @@ def lane_view(source: Source, name: str, number: int) -> LaneSection:
     )  # fmt: skip
     _add_timeline(source, view)
     of_lane = equals("lane", name)
+    stalls = source.rows("stalls", (), of_lane)
+    view.stalls, view.stalls_count = _stalls(stalls)[:ROWS_SHOWN], len(stalls)
     hot = sorted(source.rows("hot_groups", (), of_lane), key=lambda row: row["rank"])
     view.hot = hot[:GROUPS_SHOWN]
     view.heat_map = _heat_map(source.rows("holders", (), of_lane), facts.get("hand_overs") or 0)
@@ -117,6 +125,8 @@ def _facts(facts: ReportRow) -> list[tuple[str, str]]:
     if facts.get("first"):
         found.append(("from", f"{facts['first']} UTC"))
         found.append(("to", f"{facts['last']} UTC"))
+    if "left_waiting" in facts:
+        found.append(("left waiting at the end", wording.count(facts["left_waiting"])))
     found += [
         (f"messages {outcome.replace('_', ' ')}", wording.count(number))
         for outcome, number in facts["messages"].items()
@@ -159,6 +169,18 @@ def _add_timeline(source: Source, view: LaneSection) -> None:
         + [wording.duration(row[f"{stage}_{name}_us"]) for stage in STAGE_NAMES for name in _SERIES]
         for row in rows
     ]
+
+
+def _stalls(rows: list[ReportRow]) -> list[list[str]]:
+    """The longest first, each as `STALL_COLUMNS` names its cells."""
+    return [
+        [
+            wording.moment(row["since"]), wording.moment(row["until"]),
+            wording.duration((row["until"] - row["since"]).total_seconds() * 1e6),
+            *(wording.count(row[name]) for name in ("waiting", "held_groups", "in_flight", "ended")),
+        ]
+        for row in sorted(rows, key=lambda row: (row["since"] - row["until"], row["since"]))
+    ]  # fmt: skip
 
 
 def _in_words(rows: list[ReportRow], values: list[float | None]) -> str:

@@ -17,6 +17,7 @@ _SMALL = {
     "hot_groups": ("rank",),
     "holders": ("rank", "consumer"),
     "fairness": ("inbound",),
+    "stalls": ("since",),
     "cost_model": ("inbound", "type", "size_below"),
     "advise": ("option", "number", "value"),
 }

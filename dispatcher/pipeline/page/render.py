@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dispatcher import __version__
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.page import wording
-from dispatcher.pipeline.page.lane_view import LaneSection, add_consumers, lane_view
+from dispatcher.pipeline.page.lane_view import STALL_COLUMNS, LaneSection, add_consumers, lane_view
 from dispatcher.pipeline.page.source import Source, judged
 from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
@@ -69,6 +69,7 @@ def render(source: Source) -> str:
         listed=view.listed,
         lanes_count=view.lanes_count,
         percentiles=PERCENTILES,
+        stall_columns=STALL_COLUMNS,
     )
 
 

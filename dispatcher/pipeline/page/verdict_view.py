@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher.pipeline.order_audit import EVIDENCE, KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.source import ReportRow, Source, judged
-from dispatcher.pipeline.summary import about_violation, verdict_sentence
+from dispatcher.pipeline.summary import about_stalls, about_violation, verdict_sentence
 
 #: Of each list; the tables have all.
 LIST_MAX: Final = 50
@@ -81,12 +81,13 @@ def verdict_view(source: Source) -> VerdictView:
 
 
 def _beside(summary: ReportRow) -> list[str]:
-    """Messages that were given up, and lanes that made messages wait for long."""
+    """Messages that were given up, lanes that stood still, and lanes that made messages wait for long."""
     found = []
     for lane, facts in summary["lanes"].items():
         name, dead = wording.clipped(lane), facts["messages"].get("dead_lettered", 0)
         if dead:
             found.append(f"lane {name}: {wording.plural(dead, 'message')} given up (dead-lettered)")
+        found += [f"lane {name}: {each}" for each in about_stalls(facts)]
         wait_us = ((facts.get("stages") or {}).get("wait_us") or [None])[-1]
         if wait_us is not None and wait_us >= LONG_WAIT_US:
             why = waited_for(facts)
