@@ -66,6 +66,8 @@ class Signals:
     goes_soon: list[Callable[[Group], bool]] = field(default_factory=list)
     #: True: messages of the group are out, and none was settled for longer than usual.
     stands_still: list[Callable[[Group], bool]] = field(default_factory=list)
+    #: An operator resumes the group. True: it waited for something, and does so no more.
+    resuming: list[Callable[[Group], bool]] = field(default_factory=list)
     #: Messages that can't go fill the look-ahead, and a consumer is free. True: now some of them may go.
     freeing: list[Callable[[], bool]] = field(default_factory=list)
     #: The group's owner, state, flags or waiting messages are others.

@@ -31,7 +31,6 @@ from dispatcher.core.operators.flags import (
 )
 from dispatcher.core.operators.rebalance import NoSuchGroup, in_transition, known
 from dispatcher.core.operators.reset_owners import RESET, reset_row
-from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.ownership import drain, nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
@@ -99,8 +98,7 @@ class Flags(Feature):
         shown, changed = format_group(group.id), is_paused(group) is not paused
         if changed:
             set_paused(self._state, group, paused=paused)
-        sequence_hold = self._state.find(SequenceHold)
-        if not paused and sequence_hold is not None and sequence_hold.give_up(group):
+        if not paused and any(resumes(group) for resumes in self._state.signals.resuming):
             changed = True
             set_paused(self._state, group, paused=False)
         if changed:

@@ -51,6 +51,7 @@ class SequenceHold(Feature):
         state.insert = self.insert
         state.signals.dispatched.append(self.dispatched)
         state.signals.overtaken.append(lambda message: message.number is not None)
+        state.signals.resuming.append(self.give_up)
         state.eligibility.head_checks.append(self._held_by)
         state.explanation.facts[HoldKind.NUMBER_MISSING] = self._facts
         state.on_hold[HoldKind.NUMBER_MISSING] = self._begin_wait
