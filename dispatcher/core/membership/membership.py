@@ -129,7 +129,6 @@ class Membership(Feature):
         )
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
-        consumer.drained = row.consumer in state.drained_consumers
         consumer.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
         for entered in state.signals.consumer_entered:
             entered(consumer)

@@ -53,7 +53,7 @@ class Flags(Feature):
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo")
         commands.add("consumers.drain", self._drain, "consumer", "undo")
-        state.signals.consumer_entered.append(lambda consumer: point_pins(state, consumer.id, consumer))
+        state.signals.consumer_entered.append(self._entered)
         state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
         if (row := rows.get(LANE, {})).get("paused"):
             state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": row.get("paused_at_ms")})
@@ -62,6 +62,10 @@ class Flags(Feature):
         for key in rows:
             if key.startswith(CONSUMER):
                 state.drained_consumers.add(key.removeprefix(CONSUMER).decode(errors="replace"))
+
+    def _entered(self, consumer: Consumer) -> None:
+        consumer.drained = consumer.id in self._state.drained_consumers
+        point_pins(self._state, consumer.id, consumer)
 
     def load(self, snapshot: Snapshot) -> None:
         """Take over the flags of groups. What Redis says of owners must have been loaded before."""

@@ -6,6 +6,7 @@ Flags change here only: in the lane, in Redis, and in what may be served.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from dispatcher.core.effects import Effects
@@ -146,16 +147,31 @@ def is_busy(group: Group) -> bool:
 
 # -- what operators see of them: plain values --
 
+#: Which groups `groups list` shows for a state that is not one of `GroupState`.
+SHOWN_AS: Final[dict[str, Callable[[Group], bool]]] = {
+    "paused": is_paused,
+    "pinned": lambda group: group.pin is not None,
+    "stopped": lambda group: stop_of(group) is not None,
+    "drained": lambda group: group.owner is not None and group.owner.drained,
+    "operation": lambda group: operation_on(group) is not None,
+}
+
 
 def flag_status(state: LaneState) -> dict[str, Any]:
-    """How many groups of the lane have which flag, and how many operations are open."""
+    """How many groups and consumers of the lane have which flag, and how many operations are open."""
     groups = state.groups_with_flags
     return {
+        "consumers_drained": len(state.drained_consumers),
         "groups_paused": sum(map(is_paused, groups)),
         "groups_pinned": sum(group.pin is not None for group in groups),
         "groups_stopped": sum(stop_of(group) is not None for group in groups),
         "operations": sum(operation_on(group) is not None for group in groups),
     }
+
+
+def drained_absent(state: LaneState) -> list[str]:
+    """The ids of drained consumers that are not here."""
+    return sorted(name for name in state.drained_consumers if name not in state.by_id)
 
 
 def flag_row(group: Group) -> dict[str, Any]:

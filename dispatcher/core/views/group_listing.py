@@ -12,8 +12,7 @@ from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Group
 from dispatcher.core.operators.commands import argument
-from dispatcher.core.operators.flags import is_paused, operation_on
-from dispatcher.core.operators.stop import stop_of
+from dispatcher.core.operators.flags import SHOWN_AS
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_states import AskedState
@@ -28,13 +27,6 @@ GROUPS_RANKED_MAX: Final = 5_000
 Key = tuple[Any, bytes]
 _DEPTH: Final = "depth"
 _ORDERS: Final = (_DEPTH, "age", "group")
-_FLAGS: Final[dict[str, Callable[[Group], bool]]] = {
-    AskedState.PAUSED: is_paused,
-    AskedState.PINNED: lambda group: group.pin is not None,
-    AskedState.STOPPED: lambda group: stop_of(group) is not None,
-    AskedState.DRAINED: lambda group: group.owner is not None and group.owner.drained,
-    AskedState.OPERATION: lambda group: operation_on(group) is not None,
-}
 #: As `reason`: groups that can't go on, whatever holds them.
 ANY_REASON: Final = "any"
 
@@ -113,8 +105,8 @@ class GroupListing:
     def _has_state(self, group: Group, wanted: str) -> bool:
         if wanted == AskedState.PARKED:
             return self._state.parking.parked(group) > 0
-        has_flag = _FLAGS.get(wanted)
-        return has_flag(group) if has_flag is not None else group.state.value == wanted
+        is_shown = SHOWN_AS.get(wanted)
+        return is_shown(group) if is_shown is not None else group.state.value == wanted
 
     def _rank(self) -> None:
         self._ranked = heapq.nsmallest(self._ranks, self._ranked, key=lambda ranked: ranked[0])

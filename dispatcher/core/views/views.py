@@ -9,7 +9,7 @@ from dispatcher.core.bounds import UNACKED_TOLD_MS, WAITS_FOR_ID_MS
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
 from dispatcher.core.operators.commands import Commands, argument
-from dispatcher.core.operators.flags import flag_row, flag_status
+from dispatcher.core.operators.flags import drained_absent, flag_row, flag_status
 from dispatcher.core.operators.stopped_groups import stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
@@ -72,7 +72,6 @@ class Views:
             "lane_epoch": state.lane_epoch,
             "inbound": [self._inbound_row(inbound, spent) for inbound in state.inbounds],
             "consumers": len(state.by_uuid),
-            "consumers_drained": len(state.drained_consumers),
             "consumers_waiting": sum(self._wanted_by(c) is not None for c in state.by_uuid.values()),
             "consumers_frozen": sum(c.state is ConsumerState.FROZEN for c in state.by_uuid.values()),
             "groups": len(state.groups),
@@ -367,9 +366,8 @@ class Views:
 
     def consumers(self) -> dict[str, Any]:
         rows = [self._consumer_row(c) for c in sorted(self._state.by_uuid.values(), key=lambda c: c.id)]
-        absent = [name for name in self._state.drained_consumers if name not in self._state.by_id]
         unread = [named.id for named in self._state.options.handover if named.id not in self._state.by_id]
-        return {"consumers": rows, "drained_absent": sorted(absent), "unread": unread}
+        return {"consumers": rows, "drained_absent": drained_absent(self._state), "unread": unread}
 
     def _wanted_by(self, consumer: Consumer) -> str | None:
         """The incarnation that waits for its id, if it has asked lately."""
