@@ -83,7 +83,7 @@ def make_features(
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
     membership = Membership(state, recovery, groups, reports)
-    resets, quiescing = OwnerReset(state, resets_per_step), Quiescing(state)
+    resets, quiescing = OwnerReset(state, snapshot.operator_rows, resets_per_step), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
     relocations, parked = Relocations(state), ParkedReading(state, recovery, arrivals)

@@ -13,6 +13,7 @@ from typing import Any
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.queue_ids import QueueId
+from dispatcher.core.tables import OwnerRow
 
 MessageListener = Callable[[Original], None]
 GroupListener = Callable[[Group], None]
@@ -70,6 +71,8 @@ class Signals:
     resuming: list[Callable[[Group], bool]] = field(default_factory=list)
     #: Messages that can't go fill the look-ahead, and a consumer is free. True: now some of them may go.
     freeing: list[Callable[[], bool]] = field(default_factory=list)
+    #: A new leader reads this owner of a group in Redis. True: the group has lost it all the same.
+    disowning: list[Callable[[OwnerRow], bool]] = field(default_factory=list)
     #: The group's owner, state, flags or waiting messages are others.
     group_changed: list[GroupListener] = field(default_factory=list)
     #: One of its messages ended: it may be at rest now.

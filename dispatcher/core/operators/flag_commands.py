@@ -1,8 +1,7 @@
 """Operators' flags: the lane or a group is paused, a group is pinned, a consumer is drained.
 
 Flags are committed with the command that sets them, and every leader reads them: they last until an operator
-unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}; and
-`reset` {until}, while groups are being reset.
+unsets them. Rows by key: `lane` {paused}, `group:<id>` {paused, pin, stopped}, `consumer:<id>` {drained}.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from dispatcher.core.operators.flags import (
     set_pin,
 )
 from dispatcher.core.operators.rebalance import NoSuchGroup, in_transition, known
-from dispatcher.core.operators.reset_owners import RESET, reset_row
 from dispatcher.core.ownership import drain, nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
@@ -57,7 +55,6 @@ class Flags(Feature):
         state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
         if (row := rows.get(LANE, {})).get("paused"):
             state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": row.get("paused_at_ms")})
-        state.reset_until = rows.get(RESET, {}).get("until")
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
         for key in rows:
             if key.startswith(CONSUMER):
@@ -85,8 +82,6 @@ class Flags(Feature):
         if state.lane_holds.is_paused:
             facts = state.lane_holds.facts(HoldKind.LANE_PAUSED, state.now_ms)
             rows[LANE] = pause_row(facts.get("paused_at_ms"))
-        if state.reset_until is not None:
-            rows[RESET] = reset_row(state)
 
     # -- pauses --
 

@@ -1,7 +1,7 @@
 """`rebalance --reset`: every group loses its owner, some in each step, so that the lane goes on meanwhile.
 
-One decision all the same: a row beside the operators' flags, committed with the command, says which owners
-(those of epochs up to this one) it still means. A leader that finds it takes them for gone.
+One decision all the same: a row beside the operators' flags (`reset` {until}), committed with the command,
+says which owners (those of epochs up to this one) it still means. A leader that finds it takes them for gone.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from dispatcher.core.effects import Effects
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group
 from dispatcher.core.operators.flags import is_movable
 from dispatcher.core.ownership import close
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import OwnerRow
 
 RESET: Final = b"reset"
 
@@ -23,11 +25,24 @@ RESET: Final = b"reset"
 class OwnerReset(Feature):
     """The one that is under way, if any."""
 
-    def __init__(self, state: LaneState, at_once: int) -> None:
+    def __init__(self, state: LaneState, rows: dict[bytes, dict[str, Any]], at_once: int) -> None:
         self._state = state
         self._at_once = at_once
         self._left: deque[tuple[Consumer, list[Group]]] = deque()  # the last ones of each list first
         self._move: Callable[[Group], None] = partial(close, state)
+        state.reset_until = rows.get(RESET, {}).get("until")
+        if state.reset_until is not None:
+            state.signals.disowning.append(self._means)
+
+    def _means(self, row: OwnerRow) -> bool:
+        """A former leader has begun it, and this owner is one of those that go."""
+        until = self._state.reset_until
+        return until is not None and row.epoch <= until
+
+    def add_rows(self, effects: Effects) -> None:
+        row = self._row()
+        if row is not None:
+            effects.operator_rows[RESET] = row
 
     def count(self) -> int:
         """How many groups one would move now. O(groups that operators or moves hold)."""
@@ -54,7 +69,7 @@ class OwnerReset(Feature):
         self._move = move
         state.reset_until = state.epoch_counter
         self.before_pass()
-        row = reset_row(state)
+        row = self._row()
         self.pending = (row is not None,)
         if row is not None:
             state.effects.operator_rows[RESET] = row
@@ -82,7 +97,7 @@ class OwnerReset(Feature):
     def next_deadline_ms(self) -> int | None:
         return self._state.now_ms + 1 if self._state.reset_until is not None else None
 
-
-def reset_row(state: LaneState) -> dict[str, Any] | None:
-    """What Redis should hold of it. Owners that are written again have the present epoch at most."""
-    return {"until": state.epoch_counter} if state.reset_until is not None else None
+    def _row(self) -> dict[str, Any] | None:
+        """What Redis should hold of it. Owners that are written again have the present epoch at most."""
+        state = self._state
+        return {"until": state.epoch_counter} if state.reset_until is not None else None

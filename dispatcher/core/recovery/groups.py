@@ -28,24 +28,25 @@ class GroupRecovery:
         self._row_epochs: dict[bytes, int] = {}  # of RECOVERING groups: the epoch of their owner, by Redis
         #: Owners of RECOVERING groups, by Redis; None: one that has ended.
         self._owners: dict[bytes, Consumer | None] = {}
-        self._reset: set[bytes] = set()  # RECOVERING groups that lose their owner by a reset under way
+        self._disowned: set[bytes] = set()  # RECOVERING groups that have lost the owner that Redis names
 
     # -- loading --
 
     def load_owners(self, rows: dict[bytes, OwnerRow]) -> None:
         """Take over the owners that Redis names. The open entries must have been loaded before."""
         state = self._state
+        disowning = state.signals.disowning
         for group_id, row in rows.items():
             state.epoch_counter = max(state.epoch_counter, row.epoch)
             if not state.may_have_group(group_id):  # the lane had another map before
                 state.stale_owners.append(group_id)
                 continue
             owner = state.by_number.get(row.incarnation)
-            is_reset = state.reset_until is not None and row.epoch <= state.reset_until
-            usable = owner is not None and owner.stays and state.policy.keeps_owner and not is_reset
+            is_disowned = bool(disowning) and any(disowns(row) for disowns in disowning)
+            usable = owner is not None and owner.stays and state.policy.keeps_owner and not is_disowned
             if group_id in self._entries:
-                if is_reset:
-                    self._reset.add(group_id)
+                if is_disowned:
+                    self._disowned.add(group_id)
                 self._row_epochs[group_id] = row.epoch
                 self._owners[group_id] = owner if usable else None
             elif owner is not None and usable:
@@ -151,10 +152,10 @@ class GroupRecovery:
     ) -> None:  # fmt: skip
         state, policy = self._state, self._state.policy
         several = any(message.consumer is not holder for message in out)
-        # Under `exclusive` a row is committed with the first dispatch and goes with a reset.
-        was_reset = policy.keeps_owner and self.redis_complete and not is_owned
-        was_reset |= group.id in self._reset
-        ends = was_reset or not holder.stays or any(message.closing for message in out)
+        # Under `exclusive` a row is committed with the first dispatch: a group without one lost its owner.
+        is_disowned = policy.keeps_owner and self.redis_complete and not is_owned
+        is_disowned |= group.id in self._disowned
+        ends = is_disowned or not holder.stays or any(message.closing for message in out)
         is_pinned_elsewhere = group.pin is not None and group.pin != holder.id
         if is_pinned_elsewhere:
             owner = self._pinned_to(group)
