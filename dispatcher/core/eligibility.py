@@ -53,14 +53,14 @@ class LaneTime(Protocol):
 class Eligibility:
     """The decisions of one lane."""
 
-    def __init__(self, lane: LaneTime, *, one_at_a_time: bool, suspect_after: int) -> None:
+    def __init__(self, lane: LaneTime, *, one_at_a_time: bool) -> None:
         self._lane = lane
         self._one_at_a_time = one_at_a_time  # of each group one message is out at a time
         #: What keeps all of a group from every consumer now.
         self.group_held_by: GroupCheck = self._held_while_out if one_at_a_time else self.kept_back_by
-        self.suspect_after = suspect_after  # a message with this many deaths is tried alone
         self.lane_holds = LaneHolds()
         self.flag_checks: list[GroupCheck] = []  # asked of groups with flags only
+        self.retry_checks: list[HeadCheck] = []  # asked of messages that were handed over before
         self.head_checks: list[HeadCheck] = []
 
     # -- decisions --
@@ -107,10 +107,18 @@ class Eligibility:
 
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""
-        if head.deaths >= self.suspect_after:
-            return HoldKind.SUSPECT
+        if head.attempt and (kind := self.retry_held_by(head)) is not None:
+            return kind
         for head_check in self.head_checks:
             kind = head_check(head)
+            if kind is not None:
+                return kind
+        return None
+
+    def retry_held_by(self, message: Original) -> HoldKind | None:
+        """What keeps a message that was handed over before from going among the others."""
+        for retry_check in self.retry_checks:
+            kind = retry_check(message)
             if kind is not None:
                 return kind
         return None

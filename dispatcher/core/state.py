@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from dispatcher.core.bounds import COUNTER_SHIFT, NEVER_MS
+from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.buckets import Bucket, GroupMap
 from dispatcher.core.deadlines import Deadlines
 from dispatcher.core.effects import Effects
@@ -64,8 +64,7 @@ class LaneState(LaneLog):
         self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
         self.by_uuid: dict[str, Consumer] = {}
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
-        suspect_after = max(1, options.attempts - 1) if not options.handover else NEVER_MS
-        self.eligibility = Eligibility(self, one_at_a_time=self.stops_failed, suspect_after=suspect_after)
+        self.eligibility = Eligibility(self, one_at_a_time=self.stops_failed)
         self.explanation = Explanation(self)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
@@ -278,13 +277,19 @@ class LaneState(LaneLog):
         self.suspects.discard(message)
 
     def wait_ungrouped(self, message: Original) -> None:
-        """It waits behind the others without a group; or to be tried alone, if consumers died with it."""
-        if message.deaths >= self.eligibility.suspect_after:
-            self.suspects.add(message)
-        else:
+        """It waits behind the others without a group, or alone."""
+        if not (message.attempt and self.set_aside(message)):
             inbound = self.inbounds[message.inbound]
             inbound.ungrouped.messages.append(message)
             inbound.enlist(inbound.ungrouped)
+
+    def set_aside(self, message: Original) -> bool:
+        """Whether this message, which was handed over before, is to be tried alone: it does not wait among
+        the others then."""
+        is_suspect = self.eligibility.retry_held_by(message) is not None
+        if is_suspect:
+            self.suspects.add(message)
+        return is_suspect
 
     def settled(self, message: Original) -> None:
         """The original has ended: remember it until its ack is proven, and ack it."""

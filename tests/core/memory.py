@@ -16,6 +16,7 @@ from dispatcher.core.model import (
     Original,
 )
 from dispatcher.core.operators.flags import awaits_operator
+from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import backlog_of, count_waiting
 
@@ -170,8 +171,10 @@ def _check_nothing_eligible(state: LaneState) -> None:
 
 def _is_suspect(state: LaneState, group: Group) -> bool:
     """One of its backlogs waits until its first message can go alone."""
+    suspects = state.find(Suspects)
+    assert suspects is not None
     heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
-    return any(head is not None and head.attempt >= state.eligibility.suspect_after for head in heads)
+    return any(head is not None and head.attempt >= suspects.suspect_after for head in heads)
 
 
 def _check_suspects(state: LaneState) -> None:

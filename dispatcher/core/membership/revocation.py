@@ -87,12 +87,10 @@ class Revocation:
                 not_back.append(message)
                 continue
             wait_again(state, message)
-            if group is None and message.deaths >= state.eligibility.suspect_after:
-                state.wait_ungrouped(message)
-            elif group is None:
-                ungrouped.setdefault(message.inbound, []).append(message)
-            else:
+            if group is not None:
                 returned.setdefault(group.backlog(message.inbound), []).append(message)
+            elif not state.set_aside(message):
+                ungrouped.setdefault(message.inbound, []).append(message)
             state.counters["taken_back"] += 1
         consumer.in_flight.clear()
         for backlog, messages in returned.items():

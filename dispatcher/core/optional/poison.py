@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
+from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
@@ -55,6 +56,9 @@ class Suspects(Feature):
         #: at that moment.
         self._unproven: dict[Original, int] = {}
         self.pending = (self._alone, state.suspects)
+        #: A message with this many deaths is a suspect. None is in a lane whose consumers only read.
+        self.suspect_after = max(1, state.options.attempts - 1) if not state.options.handover else NEVER_MS
+        state.eligibility.retry_checks.append(self._held_by)
         state.signals.blaming.append(self._blame)
         state.explanation.facts[HoldKind.SUSPECT] = self._facts
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
@@ -64,7 +68,7 @@ class Suspects(Feature):
         """Take over who was alone with a suspect when the former leader ended."""
         for consumer in self._state.by_uuid.values():
             messages = list(consumer.in_flight.values())
-            if len(messages) == 1 and messages[0].deaths > self._state.eligibility.suspect_after:
+            if len(messages) == 1 and messages[0].deaths > self.suspect_after:
                 self._keep_for(consumer, messages[0])
 
     def events(self) -> Mapping[type, Handler]:
@@ -111,9 +115,12 @@ class Suspects(Feature):
 
     # -- trying --
 
+    def _held_by(self, head: Original) -> HoldKind | None:
+        return HoldKind.SUSPECT if head.deaths >= self.suspect_after else None
+
     def _note(self, _: Group, head: Original) -> None:
-        """Keep a suspect's place among the others, also while its group is on its way between consumers."""
-        if head.deaths >= self._state.eligibility.suspect_after:
+        """A suspect keeps its place also while its group is on its way between consumers."""
+        if self._held_by(head) is not None:
             self._state.suspects.add(head)
 
     def _facts(self, _: Group, head: Original | None) -> Facts:

@@ -284,13 +284,13 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     suspects = lane.state.features[Suspects]
 
     def blames_all(consumer: Any) -> Any:
-        guilty = [m for m in consumer.in_flight.values() if m.attempt > lane.state.eligibility.suspect_after]
+        guilty = [m for m in consumer.in_flight.values() if m.attempt > suspects.suspect_after]
         suspects._let_go(consumer)
         return (guilty[0], REASON_POISON) if guilty else None
 
     lane.state.signals.blaming[:] = [blames_all]
     suspects.before_pass = lambda: None
-    lane.state.eligibility.suspect_after = 1_000_000
+    suspects.suspect_after = 1_000_000
 
 
 @planted("poison", seed=24)
