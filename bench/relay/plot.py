@@ -1,6 +1,6 @@
-"""Draws how fast contenders were: `python -m bench.relay.plot RESULTS.json... PICTURE.svg`.
+"""A picture of how fast contenders were: `python -m bench.relay.plot`.
 
-Each file is what `python -m bench.relay --json` wrote; the picture has a part for each.
+Each file of results is what `python -m bench.relay --json` wrote; the picture has a part for each.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Status": _STATUS,
     "Standby": _object(
-        dispatcher=string("host and process id"), since_ms=integer("how long it has stood by")
+        dispatcher=string("host and process id"), since_ms=integer("how long it has stood by"),
+        leads=integer("how many lanes it leads"),
     ),
     "Leadership": _object(
         lane_epoch=integer(), dispatcher=string("host and process id of who led"), began_ms=_AGO,

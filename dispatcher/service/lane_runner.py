@@ -61,6 +61,8 @@ log = structlog.get_logger()
 #: Between attempts after a loss: at once at first, so that a fail-over is quick, then slower.
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
+#: So long a replica makes way for the one that is to lead.
+WAY_S: Final = 2.0
 #: Up to this part of a pause is left out: lanes that lost one server don't come back all at once.
 RETRY_JITTER: Final = 0.5
 #: A failure after this time without one begins another outage: no failing attempt takes longer.
@@ -100,8 +102,9 @@ class LaneRunner:
 
     def __init__(
         self, settings: Settings, lane: LaneSettings, reload: ReloadCall | None = None,
-        ledger: OpensRecorders = NO_LEDGER,
+        ledger: OpensRecorders = NO_LEDGER, leads: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
+        """`leads`: how many lanes this process leads."""
         self.name = lane.name
         self.state = RunnerState.CONNECTING
         self.problem: str | None = None
@@ -125,10 +128,13 @@ class LaneRunner:
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
         self._leader_look = LeaderLook(settings.rabbitmq, self._names)
-        self._replicas = self.replicas_type(settings.redis, lane.name, settings.prefix, self._clock.now_ms)
+        self._replicas = self.replicas_type(
+            settings.redis, lane.name, settings.prefix, self._clock.now_ms, leads
+        )
         self._url = ""  # of the node that it was connected to last
         self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
         self._redis_is_away = False  # it was what ended the last attempt to lead
+        self._heir: str | None = None  # to whom the present leadership is given
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
 
     # -- life --
@@ -238,6 +244,28 @@ class LaneRunner:
             await session.drain()
         session.end(None)
 
+    # -- other replicas --
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process leads the lane, or is about to."""
+        return self.state in (RunnerState.LEADING, RunnerState.RECOVERING)
+
+    def others(self) -> dict[str, int]:
+        """Who stands by for a lane that is led here, and how many lanes each leads."""
+        return self._replicas.others() if self._leading() is not None else {}
+
+    async def give_to(self, heir: str) -> None:
+        """End this leadership, so that `heir` leads next: settled messages are acked first."""
+        session = self._leading()
+        if session is None or session.ended.done() or not await self._replicas.name_heir(heir):
+            return
+        log.info("lane_given", lane=self.name, to=heir)
+        self._heir = heir
+        with contextlib.suppress(DispatcherError):  # it has ended by itself
+            await session.drain()
+        session.end(None)
+
     # -- one leadership --
 
     async def _lead_once(self) -> None:
@@ -262,6 +290,10 @@ class LaneRunner:
             self.state, self.problem = RunnerState.STANDBY, None
             was_new, self._is_new = self._is_new, False  # another may lead during this wait
             self._is_new = await self._stand_by(channels) and was_new
+            if await self._replicas.makes_way():
+                await link.close()
+                await asyncio.sleep(WAY_S)
+                return
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
@@ -303,8 +335,11 @@ class LaneRunner:
 
     def _why_over(self, session: Session) -> str | None:
         """Why a leadership has ended; None: on purpose."""
+        heir, self._heir = self._heir, None
         if self.state is RunnerState.STOPPED:
             return None
+        if heir is not None:
+            return f"given to {heir}, which led fewer lanes"
         if not session.ended.done() or session.ended.cancelled():
             return "given up"
         return str(session.ended.exception() or "") or None

@@ -14,6 +14,7 @@ from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.reloading import Change, changes, refusals
 from dispatcher.service.replicas import this_process
+from dispatcher.service.spreading import LOOK_S, spread
 from dispatcher.settings import Settings
 
 log = structlog.get_logger()
@@ -26,6 +27,9 @@ LANE_STOP_S: Final = 4.0
 
 class Lanes:
     """Runs every lane of the settings. `runners` is one list for good; `failed` holds the first bug."""
+
+    runner_type: type[LaneRunner] = LaneRunner
+    spread_look_s: float = LOOK_S
 
     def __init__(self, settings: Settings, reread: Reread, ledger: OpensRecorders = NO_LEDGER) -> None:
         self._settings = settings
@@ -40,7 +44,10 @@ class Lanes:
         self.runners = [self._runner(settings, name) for name in settings.lanes]
 
     def _runner(self, settings: Settings, name: str) -> LaneRunner:
-        return LaneRunner(settings, settings.lanes[name], self.reload, self._ledger)
+        return self.runner_type(settings, settings.lanes[name], self.reload, self._ledger, self._led)
+
+    def _led(self) -> int:
+        return sum(runner.leads for runner in self.runners)
 
     # -- life --
 
@@ -52,6 +59,10 @@ class Lanes:
         self._started = True
         for runner in self.runners:
             self._start(runner)
+        if self._settings.spread_lanes:
+            spreading = asyncio.create_task(spread(self.runners, self.spread_look_s))
+            self._errands.add(spreading)
+            spreading.add_done_callback(self._ended)
         if self._asked_early:
             self.reload_soon()
 

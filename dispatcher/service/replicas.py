@@ -1,4 +1,4 @@
-"""Who leads a lane, who stands by, and how leaderships ended: told by the replicas to each other in Redis.
+"""Who leads a lane, who stands by, how leaderships ended, who is to lead next: replicas tell it in Redis.
 
 Nothing depends on it: a Redis that is away, or refuses, only makes it unknown. Clocks of hosts differ:
 whether a replica still stands by is judged by whether its row changes, by the leader's own clock.
@@ -7,6 +7,7 @@ whether a replica still stands by is judged by whether its row changes, by the l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -36,6 +37,9 @@ ON_PURPOSE: Final = "on purpose (stopped, or led anew)"
 _LEADERSHIPS: Final = b"leaderships"
 _STANDBY: Final = b"standby "
 _ENDED: Final = b"ended "
+_HEIR: Final = b"heir"
+#: So long a replica that wants to lead waits for the answer whether another one is to.
+HEIR_KNOWN_S: Final = 1.0
 
 
 def this_process() -> str:
@@ -61,6 +65,7 @@ class _Heard:
     row: bytes
     at_s: float
     since_ms: int
+    leads: int | None  # how many lanes it leads; None: a version that does not say
 
 
 class Replicas:
@@ -69,27 +74,38 @@ class Replicas:
     beat_s: float = BEAT_S
     gone_s: float = GONE_S
 
-    def __init__(self, settings: RedisSettings, lane: str, prefix: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: RedisSettings, lane: str, prefix: str, now_ms: Callable[[], int],
+        leads: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        """`leads`: how many lanes this process leads."""
         self._settings = settings
         self._name = f"{prefix}.{lane}.replicas"
         self._lane = lane
         self._key = LaneKeys.of(prefix, lane).replicas
         self._now_ms = now_ms
+        self._leads = leads
         self._connection: RedisConnection | None = None
         self._leaderships: list[LedBy] = []  # the newest first
         self._heard: dict[str, _Heard] | None = None  # by name; None: not known
+        self._made_way_for = b""  # the row that named another one
+
+    @property
+    def me(self) -> str:
+        """This replica's name."""
+        return this_process()
 
     async def stand_by(self) -> None:
         """Say so again and again, until cancelled."""
         since_ms = self._now_ms()
         for beat in count():
-            row = json.dumps({"since_ms": since_ms, "beat": beat})
+            row = json.dumps({"since_ms": since_ms, "beat": beat, "leads": self._leads()})
             await self._try(partial(self._call, "HSET", self._key, self._standby(), row))
             await asyncio.sleep(self.beat_s)
 
     async def lead(self, lane_epoch: int) -> None:
         """Say who leads, and look who stands by, until cancelled."""
-        self._leaderships = [LedBy(lane_epoch, this_process(), self._now_ms())]
+        self._leaderships = [LedBy(lane_epoch, self.me, self._now_ms())]
         self._heard = None
         has_begun = False
         while True:
@@ -107,6 +123,35 @@ class Replicas:
         self._connection.send(pack("HSET", self._key, field, row), lambda _: None)  # nothing waits for it
         self._leaderships = []
 
+    def others(self) -> dict[str, int]:
+        """Of a leader: how many lanes each replica leads that stands by and says so."""
+        heard = self._heard or {}
+        return {name: each.leads for name, each in heard.items() if each.leads is not None}
+
+    async def name_heir(self, heir: str) -> bool:
+        """This leadership is about to end, and that one is to lead next. False: Redis can't be told."""
+        after = self._leaderships[0].lane_epoch if self._leaderships else 0  # so no two rows are the same
+        row = json.dumps({"heir": heir, "after": after})
+        return await self._try(partial(self._call, "HSET", self._key, _HEIR, row))
+
+    async def makes_way(self) -> bool:
+        """Whether this one, which could lead now, leaves that to another; once for each time that one was
+        named, so that a lane whose heir is gone is led by somebody else."""
+        row = b""
+
+        async def look() -> None:
+            nonlocal row
+            async with asyncio.timeout(HEIR_KNOWN_S):
+                row = await self._call("HGET", self._key, _HEIR) or b""
+
+        with contextlib.suppress(TimeoutError):
+            await self._try(look)
+        heir = _read(row).get("heir")
+        if not isinstance(heir, str) or heir == self.me or row == self._made_way_for:
+            return False
+        self._made_way_for = row
+        return True
+
     def close(self) -> None:
         """Leave Redis."""
         if self._connection is not None:
@@ -116,7 +161,8 @@ class Replicas:
         """Of a leader: who stands by (None: not known yet), and the latest leaderships, this one first."""
         now_ms, heard = self._now_ms(), self._heard
         standbys = None if heard is None else [
-            {"dispatcher": name, "since_ms": now_ms - each.since_ms} for name, each in sorted(heard.items())
+            {"dispatcher": name, "since_ms": now_ms - each.since_ms, "leads": each.leads}
+            for name, each in sorted(heard.items())
         ]  # fmt: skip
         leaderships = [
             {
@@ -129,7 +175,7 @@ class Replicas:
         return {"standbys": standbys, "leaderships": leaderships}
 
     def _standby(self) -> bytes:
-        return _STANDBY + this_process().encode()
+        return _STANDBY + self.me.encode()
 
     async def _try(self, act: Callable[[], Any]) -> bool:
         try:
@@ -151,7 +197,7 @@ class Replicas:
 
     async def _begin(self) -> None:
         """Put this leadership before the former ones. As a leader this process does not stand by."""
-        await self._call("HDEL", self._key, self._standby())
+        await self._call("HDEL", self._key, self._standby(), _HEIR)
         stored = (await read_table(await self._connected(), self._key)).get(_LEADERSHIPS, b"")
         own = self._leaderships[0]
         former = [each for each in _read_leaderships(stored) if each.lane_epoch < own.lane_epoch]
@@ -185,8 +231,12 @@ class Replicas:
             name = field.removeprefix(_STANDBY).decode(errors="replace")
             known = before.get(name)
             if known is None or known.row != row:
-                since_ms = _read(row).get("since_ms")
-                known = _Heard(row, now_s, since_ms if isinstance(since_ms, int) else self._now_ms())
+                said = _read(row)
+                since_ms, leads = said.get("since_ms"), said.get("leads")
+                known = _Heard(
+                    row, now_s, since_ms if isinstance(since_ms, int) else self._now_ms(),
+                    leads if isinstance(leads, int) else None,
+                )  # fmt: skip
             if now_s - known.at_s < self.gone_s:
                 heard[name] = known
             else:

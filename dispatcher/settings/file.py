@@ -31,7 +31,9 @@ from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSetting
 from dispatcher.settings.parts import LedgerSettings, TraceSettings
 from dispatcher.wire.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
 
-TOP_KEYS: Final = ("rabbitmq", "redis", "http", "ledger", "traces", "prefix", "defaults", "match", "lanes")
+TOP_KEYS: Final = (
+    "rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes", "defaults", "match", "lanes",
+)  # fmt: skip
 #: A file written by hand is smaller, and YAML is slow to read.
 FILE_BYTES_MAX: Final = 4 << 20
 _PATTERN_SEGMENT = re.compile(r"#|[A-Za-z0-9_*-]+")
@@ -137,12 +139,13 @@ class _Loader:
         if self._document.get("traces") is not None:
             traces = self._section("traces", TraceSettings)
         prefix = self._prefix()
+        spread_lanes = self._spread_lanes()
         lanes = self._lanes(prefix or DEFAULT_PREFIX)
         if rabbitmq is None or redis is None or http is None or prefix is None or not lanes:
             return None
         return Settings(
             rabbitmq=rabbitmq, redis=redis, http=http, ledger=ledger, traces=traces, prefix=prefix,
-            lanes=lanes,
+            spread_lanes=spread_lanes, lanes=lanes,
         )  # fmt: skip
 
     def _section(self, key: str, model: type[_Model]) -> _Model | None:
@@ -170,6 +173,12 @@ class _Loader:
             self._problems.add(("prefix",), problem)
             return None
         return str(prefix)
+
+    def _spread_lanes(self) -> bool:
+        value = self._document.get("spread_lanes", True)
+        if not isinstance(value, bool) and value is not BROKEN:
+            self._problems.add(("spread_lanes",), "must be true or false")
+        return value is True
 
     def _matches(self) -> list[_Match]:
         """The entries of `match` whose pattern can be used, with those of their keys that are in order."""

@@ -184,6 +184,10 @@ class Settings(Model):
         default=DEFAULT_PREFIX,
         description="First word of all names that the dispatcher uses on the broker and in Redis.",
     )
+    spread_lanes: Annotated[bool, Reload.RESTART] = Field(
+        default=True,
+        description="Give a lane to a replica that leads two lanes fewer; false: stay its leader.",
+    )
     lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
 
 

@@ -23,6 +23,8 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RabbitSettings, RedisSettings, HttpSettings, InboundSettings, RetrySettings, StartSettings,
     RebalanceSettings, DedupSettings, LedgerSettings, TraceSettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
+#: Top keys that are no mappings of lane keys.
+_BEFORE_LANES: Final = ("rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes")
 
 
 class _Generator(GenerateJsonSchema):
@@ -52,7 +54,10 @@ def json_schema() -> dict[str, Any]:
     for section in ("rabbitmq", "redis", "http"):
         properties[section].pop("default", None)
     schema["properties"] = {
-        **{key: properties[key] for key in ("rabbitmq", "redis", "http", "ledger", "traces", "prefix")},
+        **{
+            key: properties[key]
+            for key in ("rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes")
+        },
         "defaults": {"$ref": "#/$defs/LaneDefaults", "description": "Keys for every lane."},
         "match": {
             "type": "array",
