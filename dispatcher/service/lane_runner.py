@@ -32,6 +32,7 @@ from dispatcher.errors import (
 from dispatcher.http.views import Buckets, LaneSample
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders, Recorder
 from dispatcher.redis_store.store import LaneStore
+from dispatcher.service.answers import Answers
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
 from dispatcher.service.fencing import Fence, unless_fenced, until_fenced
@@ -131,6 +132,8 @@ class LaneRunner:
         self._replicas = self.replicas_type(
             settings.redis, lane.name, settings.prefix, self._clock.now_ms, leads
         )
+        several_nodes = len(settings.rabbitmq.nodes()) > 1
+        self._answers = Answers(settings.rabbitmq, self._names) if several_nodes else None
         self._url = ""  # of the node that it was connected to last
         self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
         self._redis_is_away = False  # it was what ended the last attempt to lead
@@ -162,6 +165,8 @@ class LaneRunner:
             await self._lead_again_and_again()
         finally:
             self._replicas.close()
+            if self._answers is not None:
+                await self._answers.close()
 
     async def _lead_again_and_again(self) -> None:
         pause_s = RETRY_S_MIN
@@ -384,6 +389,7 @@ class LaneRunner:
             self._replicas,
             self._reload,
             login(self._settings.rabbitmq, "").user,
+            self._answers.give if self._answers is not None else None,
         )
         witness = Witness(link, self._names, moves=own.wants_quorum)
         restarted = await witness.is_gone()

@@ -81,7 +81,8 @@ class Outbox:
     `channel` has confirms on and no consumer; another one takes its place when the broker closed it over a
     publish. `later` calls a function after a number of seconds, `on_window` changes a consumer, `on_parking`
     carries out orders about one parking queue, `on_target` those about targets of operators. `bundle_limits`
-    says which bundles the consumer of a queue takes, `report` takes events for the core.
+    says which bundles the consumer of a queue takes, `report` takes events for the core, `answer` what
+    operators are answered, if that goes another way.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Outbox:
         on_forwarding: Callable[[ForwardingAction], None],
         bundle_limits: Callable[[str], BundleLimits | None],
         report: Callable[[Event], None],
+        answer: Callable[[Reply], None] | None = None,
     ) -> None:
         self._relay = relay
         self._channel = channel  # 0: there is none for the moment
@@ -111,6 +113,7 @@ class Outbox:
         self._on_target = on_target
         self._on_forwarding = on_forwarding
         self._report = report
+        self._answer = answer
         self._window = PublishWindow()
         self._resends = Resends()
         self._bundles = OpenBundles(bundle_limits, self._bundle)
@@ -162,8 +165,8 @@ class Outbox:
                 self._on_target(action)
             case InspectQueue() | ReclaimQueue() | ReleaseQueue() | AckReclaimed():
                 self._on_forwarding(action)
-            case Reply(token=asyncio.Future()):  # asked in this process
-                _answer(action)
+            case Reply() if not self._is_published(action):
+                pass
             case LookUp():
                 self._report(IdsLookedUp(action))
             case LogEvent():
@@ -178,6 +181,16 @@ class Outbox:
                     if type(action) is SendCopy:
                         self._resends.sent(action.copy)
                     self._publish(order)
+
+    def _is_published(self, reply: Reply) -> bool:
+        """Else it is answered at once, in this process or on another connection."""
+        if isinstance(reply.token, asyncio.Future):  # asked in this process
+            _answer(reply)
+        elif self._answer is not None:
+            self._answer(reply)
+        else:
+            return True
+        return False
 
     def _publish(self, order: Any) -> None:
         if type(order) is Dispatched:

@@ -192,13 +192,12 @@ class Publications:
     def _reply(self, order: Reply, channel: int) -> bytes:
         """Answer a command in the queue of its sender; RabbitMQ confirms and drops a reply without a
         queue."""
-        reply_to, correlation_id = order.token
-        if not reply_to:
+        receiver, properties, body = answer_to(order)
+        if not receiver:
             return b""
-        answer = {"error": order.error} if order.error is not None else {"result": order.result}
-        properties = commands.Basic.Properties(content_type="application/json", correlation_id=correlation_id)
         # Not mandatory: RabbitMQ delivers a mandatory direct reply AND returns it.
-        return self._plain(channel, "", reply_to, properties, json.dumps(answer).encode(), mandatory=False)
+        frames = publish_frame(channel, "", receiver, mandatory=False)
+        return frames + content_frames(channel, properties, body, self._frame_max)
 
     def _plain(
         self, channel: int, exchange: str, key: str, properties: commands.Basic.Properties, body: bytes,
@@ -206,3 +205,11 @@ class Publications:
     ) -> bytes:  # fmt: skip
         frames = publish_frame(channel, exchange, key, mandatory)
         return frames + content_frames(channel, properties.marshal(), body, self._frame_max)
+
+
+def answer_to(order: Reply) -> tuple[str, bytes, bytes]:
+    """Where an answer goes, empty if nobody wants it; its properties and body."""
+    receiver, correlation_id = order.token
+    answer = {"error": order.error} if order.error is not None else {"result": order.result}
+    properties = commands.Basic.Properties(content_type="application/json", correlation_id=correlation_id)
+    return receiver, properties.marshal(), json.dumps(answer).encode()

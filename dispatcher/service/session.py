@@ -105,6 +105,7 @@ class Session:
         replicas: Replicas,
         reload: ReloadCall | None = None,
         user: str | None = None,
+        answer: Callable[[Reply], None] | None = None,
     ) -> None:
         self._settings = lane
         self._names = names
@@ -127,6 +128,7 @@ class Session:
         self._bisect_before, self.bisect_state = bisect_state, bisect_state._replace(candidates=frozenset())
         self._replicas = replicas
         self._reload = reload
+        self._answer = answer  # None: on the connection that the lane is led through
         self._user = user  # whom RabbitMQ takes us for; None: its name is not known
 
     # -- life --
@@ -170,6 +172,7 @@ class Session:
             on_window=lambda inbound, originals: feeds[inbound].set_window(originals), report=self.report,
             on_parking=self._parking.perform, on_target=self._targets.perform, later=self._later,
             on_forwarding=self._forwarding.perform, bundle_limits=lane.state.bundle_limits,
+            answer=self._answer,
         )  # fmt: skip
         self._operators = Operators(
             self.views, self._outbox, self._clock, listings=self.listings, describe=self._describe,

@@ -7,11 +7,15 @@ import time
 import uuid
 from collections.abc import Iterator
 
+import pika
 import pytest
 
 from dispatcher.nodes import LocalCluster, LocalRedis, Management, with_vhost
 from dispatcher.nodes.local_cluster import ClusterNode
 from dispatcher.service.topology import parking_queues
+from dispatcher.wire import protocol
+from dispatcher.wire.protocol import Command
+from tests.amqp.samples import properties as raw_properties
 from tests.conftest import Vhost
 from tests.service.harness import LANE, Bench, bench_of, lane
 from tests.waiting import eventually
@@ -101,3 +105,42 @@ async def test_a_lane_goes_on_beside_a_node_that_stands_still(cluster: LocalClus
             still.thaw()
         assert [int(body) for body in consumer.bodies("a")] == list(range(20))
         print(f"stood for {took_s:.1f} s")
+
+
+async def test_a_command_whose_sender_was_at_a_lost_node_costs_no_leadership(
+    cluster: LocalCluster, vhost: Vhost
+) -> None:
+    """RabbitMQ 3.10 fails at the answer, and ends the connection that it was published on."""
+    reply_to = reply_address(with_vhost(cluster.amqp_urls[2], vhost.name))
+    urls = [with_vhost(url, vhost.name) for url in cluster.amqp_urls[:2]]
+    async with bench_of(vhost) as bench:
+        client = await bench.client()
+        await client.declare("in", x_queue_type="quorum")
+        await bench.run(changes={"rabbitmq": {"urls": urls}}, orders=lane())
+        consumer = await bench.joined("one")
+        await asyncio.to_thread(cluster.nodes[2].kill9)
+        await asyncio.to_thread(cluster.wait_for, cluster.nodes[:2])
+        command = Command(uuid=str(uuid.uuid4()), name="status", sent_at_ms=int(time.time() * 1_000))
+        properties = raw_properties(delivery_mode=2, reply_to=reply_to.encode())
+        exchange = bench.names().command_exchange
+        client.send_raw(protocol.KEY_COMMAND, protocol.encode(command), properties, exchange)
+        answers = bench.runners[LANE]._answers
+        assert answers is not None
+        await eventually(lambda: answers._link is not None and answers._link.closed.done(), what="its end")
+        client.send("in", b"0", "a")
+        await consumer.has(1, timeout_s=STALL_S)
+        assert (await bench.ask("status"))["state"] == "active"
+        assert bench.runners[LANE].leaderships == 1
+
+
+def reply_address(amqp_url: str) -> str:
+    """What RabbitMQ makes of `amq.rabbitmq.reply-to` for a sender that is connected there."""
+    with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        channel.basic_consume("amq.rabbitmq.reply-to", lambda *_: None, auto_ack=True)
+        asks = pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")
+        channel.basic_publish("", queue, b"", asks)
+        while (answer := channel.basic_get(queue, auto_ack=True))[0] is None:
+            pass
+        return str(answer[1].reply_to)

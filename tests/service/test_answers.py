@@ -1,0 +1,63 @@
+"""Where `rabbitmq.urls` names several nodes, commands are answered on a connection of their own."""
+
+from __future__ import annotations
+
+from dispatcher.core.orders import Reply
+from dispatcher.service import answers
+from dispatcher.service.answers import Answers
+from dispatcher.settings import RabbitSettings
+from dispatcher.wire.protocol import LaneNames
+from tests.conftest import Vhost
+from tests.service.clients import Client
+from tests.service.harness import LANE, Bench, lane
+from tests.waiting import eventually
+
+NAMES = LaneNames(LANE)
+
+
+def urls(vhost: Vhost) -> list[str]:
+    """Two names of one node."""
+    return [vhost.amqp_url, vhost.amqp_url.replace("127.0.0.1", "localhost")]
+
+
+async def test_the_end_of_that_connection_costs_no_leadership(bench: Bench) -> None:
+    await bench.run(changes={"rabbitmq": {"urls": urls(bench.vhost)}}, orders=lane())
+    assert (await bench.ask("status"))["state"] == "active"
+    runner = bench.runners[LANE]
+    assert runner._answers is not None
+    link = runner._answers._link
+    assert link is not None
+    assert link is not runner._link
+    link.abort()
+    await link.closed
+    assert (await bench.ask("status"))["state"] == "active"
+    assert runner.leaderships == 1
+    await bench.stop()
+    assert runner._answers._link is not None
+    assert runner._answers._link.closed.done()
+
+
+async def test_one_node_has_one_connection(bench: Bench) -> None:
+    await bench.run(orders=lane())
+    assert (await bench.ask("status"))["state"] == "active"
+    assert bench.runners[LANE]._answers is None
+
+
+async def test_what_waits_is_bounded_and_published_before_the_end(vhost: Vhost) -> None:
+    replies = Answers(RabbitSettings(url=vhost.amqp_url), NAMES)
+    client = await Client.open(RabbitSettings(url=vhost.amqp_url))
+    await client.declare("replies")
+    for number in range(answers.WAITING_MAX + 2):
+        replies.give(Reply(("replies", str(number)), {}, None))
+    replies.give(Reply(("", ""), {}, None))
+    await replies.close()
+    await client.has_ready("replies", answers.WAITING_MAX)
+    await client.close()
+
+
+async def test_answers_that_find_no_broker_are_dropped() -> None:
+    replies = Answers(RabbitSettings(url="amqp://127.0.0.1:1/"), NAMES)
+    replies.give(Reply(("replies", "1"), {}, None))
+    await eventually(lambda: replies._task is not None and replies._task.done())
+    assert not replies._waiting
+    await replies.close()
