@@ -19,6 +19,7 @@ log = structlog.get_logger()
 
 #: A vhost may have another default queue type, under which `exclusive` means nothing.
 NOT_FOUND: Final = 404
+_NODE_IS_AWAY: Final = "is down or inaccessible"
 ACCESS_REFUSED: Final = 403
 PRECONDITION_FAILED: Final = 406
 _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
@@ -121,7 +122,7 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
     """Declare everything that the lane needs, all of it idempotent. The inbound queues must exist.
 
     Raises ConfigurationError for what an operator has to change: a queue of ours that exists with other
-    properties, missing rights.
+    properties, missing rights. Raises ChannelRefused while the node of a classic one is away.
     """
     is_new = not await _exchange_exists(link, names.exchange)
     kinds = await wanted_kinds(link, lane)
@@ -155,10 +156,17 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
     except ChannelRefused as refused:
+        if _is_away(refused):
+            raise
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
         ) from refused
     return OwnQueues(is_new, kinds.own, are_quorum, tuple(kept))
+
+
+def _is_away(refused: ChannelRefused) -> bool:
+    """It is a classic queue, and its node of the cluster is away: nobody has to change anything."""
+    return refused.code == NOT_FOUND and _NODE_IS_AWAY in refused.text
 
 
 def _quorum_ones(
@@ -265,7 +273,8 @@ def parking_arguments(*, quorum: bool) -> dict[str, Any]:
 
 
 async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
-    """See to it that the inbound queues exist. Raises ConfigurationError, which names all that do not."""
+    """See to it that the inbound queues exist. Raises ConfigurationError, which names all that do not;
+    ChannelRefused while the node of a classic one is away."""
     problems: list[str] = []
     for index, inbound in enumerate(lane.inbound):
         path = f"lanes.{lane.name}.inbound[{index}].queue"
@@ -273,6 +282,8 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
         try:
             await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
         except ChannelRefused as refused:
+            if _is_away(refused):
+                raise
             if refused.code != NOT_FOUND:
                 problems.append(f"{path}: {refused}")
                 continue

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pika
 import pytest
 
+from dispatcher.errors import ChannelRefused
 from dispatcher.nodes import LocalCluster, LocalRedis, Management, with_vhost
 from dispatcher.nodes.local_cluster import ClusterNode
+from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.topology import parking_queues
+from dispatcher.settings import RabbitSettings
 from dispatcher.wire import protocol
 from dispatcher.wire.protocol import Command
 from tests.amqp.samples import properties as raw_properties
 from tests.conftest import Vhost
+from tests.service.clients import Client
 from tests.service.harness import LANE, Bench, bench_of, lane
 from tests.waiting import eventually
 
@@ -105,6 +110,34 @@ async def test_a_lane_goes_on_beside_a_node_that_stands_still(cluster: LocalClus
             still.thaw()
         assert [int(body) for body in consumer.bodies("a")] == list(range(20))
         print(f"stood for {took_s:.1f} s")
+
+
+async def test_a_lost_node_of_classic_queues_is_no_fault_of_the_configuration(
+    cluster: LocalCluster, vhost: Vhost
+) -> None:
+    """A dispatcher that starts while it is away has other lanes to lead."""
+    *others, lost = [with_vhost(url, vhost.name) for url in cluster.amqp_urls]
+
+    def prepare(queue: str, *urls: str) -> Coroutine[Any, Any, None]:
+        changes = {"rabbitmq": {"urls": list(urls)}}
+        settings = bench.settings(changes=changes, orders=lane(queue))
+        return LaneRunner(settings, settings.lanes[LANE]).prepare()
+
+    async with bench_of(vhost) as bench:
+        client = await bench.client()
+        await client.declare("here")
+        at_lost = await Client.open(RabbitSettings(url=lost))
+        await at_lost.declare("there")
+        await at_lost.close()
+        await prepare("here", lost)  # the lane's own queues are there
+        await asyncio.to_thread(cluster.nodes[2].kill9)
+        await asyncio.to_thread(cluster.wait_for, cluster.nodes[:2])
+        for queue in ("here", "there"):
+            with pytest.raises(ChannelRefused):
+                await prepare(queue, *others)
+        await asyncio.to_thread(cluster.nodes[2].start)
+        await asyncio.to_thread(cluster.wait_for, cluster.nodes)
+        await prepare("there", *others)
 
 
 async def test_a_command_whose_sender_was_at_a_lost_node_costs_no_leadership(
