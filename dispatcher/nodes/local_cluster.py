@@ -20,7 +20,9 @@ from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.nodes.process import POLL_S, GuardedProcess
 
 #: What every cluster should have: a part that has lost sight of the others does nothing on its own.
-_CLUSTERED: Final = "cluster_partition_handling = pause_minority"
+PAUSE_MINORITY: Final = "pause_minority"
+#: A thread for Erlang's processes of each node: several nodes share a test machine.
+_ONE_SCHEDULER: Final = "+S 1:1"
 
 
 class ClusterNode(LocalRabbitMQ):
@@ -51,6 +53,18 @@ class ClusterNode(LocalRabbitMQ):
         self._signal(signal.SIGCONT)
         self._frozen = False
 
+    def part_from(self, others: Iterable[ClusterNode]) -> None:
+        """Lose these nodes from sight, both ways and at once, until `meet`. Clients still reach all nodes.
+
+        Erlang's cookie is what nodes let each other in by, and each may have one of its own for another.
+        """
+        parted = "[begin erlang:set_cookie(N, parted), erlang:disconnect_node(N) end || N <- {}]"
+        self.evaluate(parted.format(_names(others)))
+
+    def meet(self, others: Iterable[ClusterNode]) -> None:
+        """Let these nodes in again. With `ignore` they stay apart until this one is started again."""
+        self.evaluate(f"[erlang:set_cookie(N, erlang:get_cookie()) || N <- {_names(others)}]")
+
     def sees(self) -> set[str]:
         """The names of the running nodes of the cluster, as this one says; none if it doesn't run itself."""
         if self.pid is None or self._frozen:
@@ -74,22 +88,30 @@ class ClusterNode(LocalRabbitMQ):
     def _environment(self, process: GuardedProcess) -> dict[str, str]:
         environment = super()._environment(process)
         key = "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"
-        ticktime = f"{environment[key]} -kernel net_ticktime {self._ticktime_s}"
-        return environment | {"ERL_EPMD_PORT": str(self._epmd_port), key: ticktime}
+        more = f"{environment[key]} {_ONE_SCHEDULER} -kernel net_ticktime {self._ticktime_s}"
+        return environment | {"ERL_EPMD_PORT": str(self._epmd_port), key: more}
+
+
+def _names(nodes: Iterable[ClusterNode]) -> str:
+    atoms = ",".join(f"'{node.node}'" for node in nodes)
+    return f"[{atoms}]"
 
 
 class LocalCluster:
     """Nodes on loopback that form one cluster; all have user guest/guest.
 
     `ticktime_s` is Erlang's net_ticktime: a node that stands still is given up between three and five
-    quarters of it later (RabbitMQ's own is 60). URLs are valid from `start` on.
+    quarters of it later (RabbitMQ's own is 60). `partition_handling`: what nodes do that lose sight of
+    others. URLs are valid from `start` on.
     """
 
     def __init__(
-        self, size: int = 3, config: Iterable[str] = (), plugins: Iterable[str] = (), ticktime_s: int = 6
-    ) -> None:
+        self, size: int = 3, config: Iterable[str] = (), plugins: Iterable[str] = (), ticktime_s: int = 6,
+        partition_handling: str = PAUSE_MINORITY,
+    ) -> None:  # fmt: skip
         (self._epmd_port,) = free_ports(1)
-        cookie, lines = secrets.token_hex(16), [_CLUSTERED, *config]
+        cookie = secrets.token_hex(16)
+        lines = [f"cluster_partition_handling = {partition_handling}", *config]
         self._mapper = GuardedProcess("epmd")
         self.nodes = [ClusterNode(lines, plugins, self._epmd_port, cookie, ticktime_s) for _ in range(size)]
 
@@ -119,11 +141,19 @@ class LocalCluster:
         environment = {"PATH": os.defpath, "ERL_EPMD_ADDRESS": LOOPBACK}
         self._mapper.start([str(epmd()), "-port", str(self._epmd_port)], environment)
 
-    def wait_for(self, nodes: Iterable[ClusterNode]) -> None:
-        """Wait until these see each other, and no other one."""
+    def leader_of(self, queue: str, vhost: str = "/") -> str:
+        """The name of the node that leads a quorum queue, or has a classic one; as far as a node that runs
+        knows. Raises DispatcherError when there is no such queue."""
+        name = f'rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)'
+        asked = next(node for node in self.nodes if node.sees())
+        said = asked.evaluate(f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), amqqueue:qnode(Q)")
+        return said.strip(" '")
+
+    def wait_for(self, nodes: Iterable[ClusterNode], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until these see each other, and no other one. Raises DispatcherError."""
         waited_for = list(nodes)
         names = {node.node for node in waited_for}
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
         while not all(node.sees() == names for node in waited_for):
             if time.monotonic() >= deadline:
                 raise DispatcherError(f"they did not find each other: {[node.sees() for node in waited_for]}")

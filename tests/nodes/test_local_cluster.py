@@ -7,6 +7,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from dispatcher.errors import DispatcherError
 from dispatcher.nodes import LocalCluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,3 +39,22 @@ def test_nodes_leave_and_come_back_and_nothing_stays() -> None:
         folders = [process.directory for process in (node._process for node in cluster.nodes) if process]
         folders.append(cluster._mapper.directory)
     assert not any(Path(folder).exists() for folder in folders)
+
+
+@pytest.mark.parametrize(("handling", "finds_them_again"), [("pause_minority", True), ("ignore", False)])
+def test_a_node_is_parted_from_the_others(handling: str, finds_them_again: bool) -> None:
+    with LocalCluster(ticktime_s=TICKTIME_S, partition_handling=handling) as cluster:
+        *others, parted = cluster.nodes
+        with pika.BlockingConnection(pika.URLParameters(parted.amqp_url)) as connection:
+            connection.channel().queue_declare("here", durable=True)
+        assert cluster.leader_of("here") == parted.node
+        parted.part_from(others)
+        cluster.wait_for(others)
+        parted.meet(others)
+        if not finds_them_again:
+            with pytest.raises(DispatcherError):
+                cluster.wait_for(cluster.nodes, timeout_s=5.0)
+            parted.stop()
+            parted.start()
+        cluster.wait_for(cluster.nodes)
+        assert cluster.leader_of("here") == parted.node
