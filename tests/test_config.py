@@ -305,6 +305,12 @@ def test_documents_refused(text: str, expected: str) -> None:
     assert caught.value.problems[0].startswith(expected)
 
 
+def test_a_key_that_is_there_twice_has_two_lines_and_no_third() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        config.parse("lanes:\n  a:\n    inbound: [{queue: q}]\n  a: {}\n", {})
+    assert caught.value.problems == ["lanes.a: is there twice (lines 2 and 4)"]
+
+
 def test_what_is_no_yaml_is_named_by_file_line_and_column(tmp_path: Path) -> None:
     file = tmp_path / "lanes.yaml"
     for text, place in (("lanes:\n\ta: 1", "line 2, column 1"), ("lanes:\n  - \x07", "line 2, column 5")):

@@ -39,8 +39,9 @@ def check(
     renamed = former_words(file, os.environ)
     if renamed:
         findings.note("; ".join(renamed))
-    check_broker(settings, findings)
-    check_management(settings, management or options.usual_management_url(settings.rabbitmq), findings)
+    cluster = check_broker(settings, findings)
+    url = management or options.usual_management_url(settings.rabbitmq)
+    check_management(settings, url, cluster, findings)
     _check_store(settings, findings)
     _check_tokens(settings.http, findings)
     if settings.ledger is not None:

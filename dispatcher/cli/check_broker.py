@@ -33,13 +33,15 @@ _PRECONDITION_FAILED: Final = 406
 _Declare = Callable[[str, dict[str, Any]], ChannelClosedByBroker | None]
 
 
-def check_broker(settings: Settings, findings: Findings) -> None:
-    """Everything that stands in the lanes' way on RabbitMQ. Changes nothing there."""
-    address, nodes = settings.rabbitmq.address, settings.rabbitmq.nodes()
+def check_broker(settings: Settings, findings: Findings) -> str | None:
+    """Everything that stands in the lanes' way on RabbitMQ. Changes nothing there. Returns the name of its
+    cluster; None if it can't be reached, or doesn't say."""
+    address, nodes, cluster = settings.rabbitmq.address, settings.rabbitmq.nodes(), None
     where = f"{address.host}:{address.port}" if len(nodes) == 1 else f"one of {len(nodes)} nodes"
     try:
         with connected(settings.rabbitmq, "check") as connection:
-            findings.ok(f"rabbitmq: connected to {where}, vhost {address.vhost!r}")
+            version, cluster = connection.broker
+            findings.ok(f"rabbitmq: connected to {where}, vhost {address.vhost!r}, RabbitMQ {version}")
             rights = RightsCheck(connection, user_text(settings.rabbitmq), findings)
             for name, lane in settings.lanes.items():
                 names = LaneNames(name, settings.prefix)
@@ -52,6 +54,7 @@ def check_broker(settings: Settings, findings: Findings) -> None:
     except BrokerUnavailable as error:
         findings.problem(f"{settings.rabbitmq.url_key}: {error}")
     findings.note("rabbitmq: keep consumer_timeout (default 30m) above the longest work")
+    return cluster
 
 
 def _check_own_names(

@@ -1,4 +1,4 @@
-"""What only RabbitMQ's management API knows: the version, kinds of queues, policies."""
+"""What only RabbitMQ's management API knows: kinds of queues, policies, alarms."""
 
 from __future__ import annotations
 
@@ -26,12 +26,20 @@ _DEFAULT_LIMIT_SINCE: Final = 4
 _DEFAULT_LIMIT: Final = 20
 
 
-def check_management(settings: Settings, url: str, findings: Findings) -> None:
-    """Ask the management API about the lanes' queues; a note if it can't be asked."""
+def check_management(settings: Settings, url: str, cluster: str | None, findings: Findings) -> None:
+    """Ask the management API about the lanes' queues; a note if it can't be asked, or is that of another
+    RabbitMQ than `cluster` (None: not known)."""
     management = Management(url)
     try:
-        version = str(management.request("overview").get("rabbitmq_version", ""))
-        findings.ok(f"rabbitmq: RabbitMQ {version}")
+        overview = management.request("overview")
+        version, others = str(overview.get("rabbitmq_version", "")), overview.get("cluster_name")
+        if cluster is not None and others not in (cluster, None):
+            findings.note(
+                f"rabbitmq: the management API that was asked is that of another RabbitMQ ({others!r}, not "
+                f"{cluster!r}); policies and kinds of queues were not looked at: say where it is "
+                "(--management URL)"
+            )
+            return
         vhost = quote(settings.rabbitmq.address.vhost, safe="")
         policies = management.request(f"policies/{vhost}")
         queues = {queue["name"]: queue for queue in management.request(f"queues/{vhost}?columns={_COLUMNS}")}

@@ -43,6 +43,12 @@ class OperatorConnection(BlockingConnection):  # type: ignore[misc]  # pika has 
 
     user: str | None = None
 
+    @property
+    def broker(self) -> tuple[str, str | None]:
+        """Its version, and the name of its cluster if it says one."""
+        said = self._impl.server_properties
+        return str(said.get("version", "")), said.get("cluster_name")
+
 
 @contextlib.contextmanager
 def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnection]:

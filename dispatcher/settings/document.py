@@ -135,7 +135,8 @@ class _Reader:
                     path, f"the merge key in line {line} is not known here; use defaults or match"
                 )
             elif key in line_of:
-                self._problems.add((*path, key), f"is there twice (lines {line_of[key]} and {line})")
+                twice = path_text((*path, key))
+                self._problems.add((), f"{twice}: is there twice (lines {line_of[key]} and {line})")
             else:
                 line_of[key] = line
                 values[key] = self.value(value_node, (*path, key))

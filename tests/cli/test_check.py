@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,11 +63,42 @@ def test_all_is_well(run: Run, vhost: Vhost) -> None:
         "lanes.bills.inbound[0].queue: there is no queue 'bills' yet; the dispatcher declares it"
         in result.stdout
     )
-    assert "rabbitmq: RabbitMQ 3." in result.stdout or "rabbitmq: RabbitMQ 4." in result.stdout
+    version = vhost.management("overview")["rabbitmq_version"]
+    assert result.stdout.count(f"RabbitMQ {version}") == 1
     assert "redis: connected to" in result.stdout
     (note,) = [line for line in result.stdout.splitlines() if "consumer_timeout" in line]
     assert len(note) <= 80
     assert names_on(vhost) == before
+
+
+class _Overview(BaseHTTPRequestHandler):
+    """The management API of some other RabbitMQ."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"rabbitmq_version": "9.9.9", "cluster_name": "other@elsewhere"}')
+
+    def log_message(self, *_: Any) -> None:
+        """Not to stderr."""
+
+
+@pytest.mark.usefixtures("inbound")
+def test_the_version_is_that_of_the_broker_and_not_of_another_ones_management_api(run: Run) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Overview) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        found = levels(run, "--management", f"http://127.0.0.1:{other.server_port}")
+        other.shutdown()
+    assert not any("9.9.9" in text for texts in found.values() for text in texts)
+    assert any("other@elsewhere" in note for note in found["note"])
+    assert found["problem"] == []
+
+
+def test_a_broker_that_refuses_the_user_has_no_version(run: Run, config_file: Path) -> None:
+    config_file.write_text(re.sub(r"amqp://[^@]*@", "amqp://nobody:wrong@", config_file.read_text()))
+    found = levels(run)
+    assert any("nobody" in problem for problem in found["problem"])
+    assert not any("RabbitMQ" in text for text in found["ok"])
 
 
 @pytest.mark.usefixtures("inbound")
