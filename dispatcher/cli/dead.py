@@ -124,7 +124,7 @@ def show(
         facts = [(titles.get(key, key), message[key]) for key in (*titles, "exchange", "routing_key")]
         facts += [(key, value) for key, value in message["properties"].items() if value is not None]
         facts += [(f"header {printable(key)}", value) for key, value in message["headers"].items()]
-        out.print(table(("", ""), facts))
+        out.print(table(("", ""), facts, untitled=True))
         more = ", of which this is the beginning" if message["cut"] else ""
         out.print(f"{shown(message['size'])} bytes{more}:")
         out.print(message["body"])

@@ -47,7 +47,7 @@ _MESSAGE_COLUMNS = (
     "age",
 )
 #: Numbers that only name something: their digits stay together.
-_NAMES = frozenset({"epoch", "seq", "number"})
+_NAMES = frozenset({"epoch", "seq", "group_seq", "number"})
 
 
 class SortOrder(StrEnum):
@@ -121,6 +121,7 @@ def show_group(
     headers: Annotated[bool, typer.Option("--headers", help="Also headers and properties of each.")] = False,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     as_json: options.AsJson = False,
+    wide: options.Wide = False,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
 ) -> None:
     """Show one group with its first messages, those in flight before those that wait."""
@@ -135,7 +136,7 @@ def show_group(
     out.print(f"{_FLAGS:<10} {shown(flags_text(result))}")
     if result.get("last_number") is not None:
         out.print(f"{'number':<10} {result['last_number']} was the last")
-    _print_messages(out, result.get("messages", []))
+    _print_messages(out, result.get("messages", []), wide=wide)
     if headers:
         _print_headers(out, result.get("messages", []))
 
@@ -215,7 +216,7 @@ def why_lines(result: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:
+def _print_messages(out: Console, messages: list[dict[str, Any]], *, wide: bool) -> None:
     """A line each; with the producers' numbers where the lane checks these."""
     if not messages:
         return
@@ -223,8 +224,9 @@ def _print_messages(out: Console, messages: list[dict[str, Any]]) -> None:
     columns = (*_MESSAGE_COLUMNS, *(["number"] if numbered else []))
     keys = (*_MESSAGE_KEYS, "age", *(["number"] if numbered else []))
     rows = [_cells({**message, "age": span(message.get("age_ms"))}, keys) for message in messages]
+    right = ("seq", "group seq", "hand-overs", "bytes", "age", "number")
     out.print()
-    out.print(table(columns, rows, numbers=("seq", "group seq", "hand-overs", "bytes", "age", "number")))
+    out.print(table(columns, rows, numbers=right, left_out=() if wide else ("seq", "group seq")))
 
 
 def _print_headers(out: Console, messages: list[dict[str, Any]]) -> None:

@@ -53,11 +53,13 @@ def print_error(text: str) -> None:
 
 def table(
     columns: Iterable[str], rows: Iterable[Iterable[Any]], *, numbers: Iterable[str] = (),
-    left_out: Iterable[str] = (),
+    left_out: Iterable[str] = (), untitled: bool = False,
 ) -> Table:  # fmt: skip
     """A table of plain values; the columns in `numbers` are set to the right, those in `left_out` are not
-    there. No word of a column's title is split, however narrow the window is."""
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    there. No word of a column's title is split, however narrow the window is. `untitled`: rows only."""
+    made = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, show_header=not untitled
+    )
     right, hidden, titles = set(numbers), set(left_out), list(columns)
     for title in titles:
         if title not in hidden:

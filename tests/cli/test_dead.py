@@ -192,6 +192,7 @@ def test_a_message_is_shown_with_what_its_producer_set(run: Run, dead: Dead) -> 
     assert told["body"] == r"not text \xff\x1b[2J" + "x" * (1_024 - 14)
     shown = run("dead", "show", "orders", "--group", "a", "--limit", "1").stdout
     assert shown.count("bytes") == 1
+    assert shown.startswith("origin"), "there is no title, and no line below it"
     assert "nothing 1.1" in refused(run, "show", "orders", "--origin", "nothing 1.1")
     assert len(dead.bodies(dead.queue)) == 6, "it stays"
 

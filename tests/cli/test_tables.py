@@ -34,6 +34,24 @@ def test_no_title_is_split_inside_a_word(columns: tuple[str, ...]) -> None:
     assert sorted(head) == sorted(" ".join(titles).split())
 
 
+MESSAGE = {
+    "inbound": "orders.high", "arrival": "1795714712.1234", "state": "in flight",
+    "seq": 1_849_702_104_104_961, "group_seq": 1_849_702_104_104_962, "attempt": 1, "consumer": "worker-1",
+    "size": 10_000, "age_ms": 61_000,
+}  # fmt: skip
+
+
+def test_a_groups_messages_fit_and_no_cell_is_cut(run: Run, responder: Responder) -> None:
+    responder.answer = {**GROUP, "messages": [MESSAGE]}
+    narrow = run("groups", "show", "orders", "order-17").stdout
+    title, _, row = narrow.splitlines()[-3:]
+    assert (title.split()[-1], row.split()[1], row.endswith("1 m 1 s")) == ("age", MESSAGE["arrival"], True)
+    assert max(len(line.rstrip()) for line in narrow.splitlines()) <= 80
+    for seq in ("seq", "group_seq"):
+        assert str(MESSAGE[seq]) not in narrow
+        assert str(MESSAGE[seq]) in run("groups", "show", "orders", "order-17", "--wide").stdout
+
+
 @pytest.mark.parametrize(
     ("command", "answer", "wide_only"),
     [("consumers", {"consumers": [CONSUMER]}, LONG), ("groups", {"groups": [GROUP]}, str(GROUP["epoch"]))],
