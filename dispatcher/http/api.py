@@ -157,6 +157,10 @@ RESOURCES: Final = (
         (Parameter("after", schemas.string("those behind this group")),),
     ),
     Resource(
+        "/api/lanes/{lane}/dead", "The latest messages that it sent to the dead queue", "DeadLetters",
+        lambda api, given: api.lane(given).dead_letters(),
+    ),
+    Resource(
         "/api/lanes/{lane}/operations", "Operations on groups that are under way", "Operations",
         lambda api, given: api.lane(given).operations(),
     ),

@@ -277,6 +277,18 @@ SCHEMAS: Final[dict[str, Schema]] = {
             )
         )
     ),
+    "DeadLetters": _object(
+        messages=list_of(
+            _object(
+                at=string("when, UTC"),
+                group=nullable(_GROUP_ID),
+                reason=string("why it went there"),
+                attempt=integer("how often it was handed over"),
+                calls=nullable(integer("how often its handler was called")),
+            ),
+            "the newest first, at most 50, whether they still lie there or not",
+        )
+    ),
     "Operations": _object(
         operations=list_of(
             _object(

@@ -89,6 +89,11 @@ class LaneView(Protocol):
         """The result of `dead.stopped`. Raises CommandRefused, ValueError."""
         ...
 
+    def dead_letters(self) -> dict[str, Any] | None:
+        """The latest `messages` that this leadership sent to the dead queue, with their reasons, the newest
+        first."""
+        ...
+
     def operations(self) -> dict[str, Any] | None:
         """Operations on groups that are under way."""
         ...

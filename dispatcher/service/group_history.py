@@ -18,8 +18,11 @@ EVENTS_KEPT: Final = 20_000
 EVENTS_SHOWN: Final = 30
 #: Groups of which it is known how many dead letters they have had.
 DEAD_LETTERED_KEPT: Final = 20_000
+#: The latest dead letters of the lane, with their reasons.
+DEAD_LETTERS_SHOWN: Final = 50
 DEAD_LETTERED: Final = "message_dead_lettered"
 OWNER_CHANGED: Final = "owner_changed"
+_DEAD_LETTER: Final = ("group", "reason", "attempt", "calls")
 
 
 class _Owner(NamedTuple):
@@ -39,6 +42,7 @@ class GroupHistory:
         self._owners: deque[_Owner] = deque(maxlen=EVENTS_KEPT)
         self._told: deque[tuple[int, LogEvent]] = deque(maxlen=EVENTS_KEPT)
         self._dead_lettered: dict[str, int] = {}  # messages of a group, the group of the latest one last
+        self._dead_letters: deque[tuple[int, LogEvent]] = deque(maxlen=DEAD_LETTERS_SHOWN)
 
     def committed(self, effects: Effects) -> None:
         """A step is committed."""
@@ -46,10 +50,17 @@ class GroupHistory:
             now_ms = self._now_ms()
             self._owners += [_Owner(now_ms, *each) for each in self._changes(effects.owners)]
         for action in effects.actions:
-            if type(action) is LogEvent and action.fields.get("group") is not None:
-                self._told.append((self._now_ms(), action))
-                if action.event == DEAD_LETTERED:
-                    self._count_dead(action.fields["group"])
+            if type(action) is LogEvent:
+                self._tell(action)
+
+    def _tell(self, told: LogEvent) -> None:
+        group, is_dead = told.fields.get("group"), told.event == DEAD_LETTERED
+        if group is not None:
+            self._told.append((self._now_ms(), told))
+            if is_dead:
+                self._count_dead(group)
+        if is_dead:
+            self._dead_letters.append((self._now_ms(), told))
 
     def _count_dead(self, group: str) -> None:
         self._dead_lettered[group] = self._dead_lettered.pop(group, 0) + 1
@@ -60,6 +71,14 @@ class GroupHistory:
         """So many messages of the group were sent to the dead queue, at least: former leaderships are not
         known here."""
         return self._dead_lettered.get(format_group(group_id), 0)
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """The latest messages that went to the dead queue, the newest first, whether they still lie there or
+        not; `group` is None for one without a group."""
+        return [
+            {"at": _instant(at_ms), **{name: told.fields.get(name) for name in _DEAD_LETTER}}
+            for at_ms, told in reversed(self._dead_letters)
+        ]
 
     def _changes(self, owners: dict[bytes, OwnerRow | None]) -> list[tuple[bytes, str | None]]:
         return [

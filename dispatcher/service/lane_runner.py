@@ -563,6 +563,11 @@ class LaneRunner:
         session = self._leading()
         return session.views.stopped({"after": after}) if session is not None else None
 
+    def dead_letters(self) -> dict[str, Any] | None:
+        """The latest messages that went to the dead queue, with their reasons."""
+        session = self._leading()
+        return session.latest_dead_letters() if session is not None else None
+
     async def command(
         self, name: str, arguments: dict[str, Any], uuid: str, user: str
     ) -> dict[str, Any] | None:

@@ -379,6 +379,10 @@ class Session:
         history = self._history_of_groups.of(group_id, self.lane.state.named_key(group_id))
         return {"show": show, "why": why, "history": history}
 
+    def latest_dead_letters(self) -> dict[str, Any]:
+        """The latest messages that went to the dead queue, with their reasons."""
+        return {"messages": self._history_of_groups.dead_letters()}
+
     def why(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result of `groups.why`. Raises CommandRefused, also for a group that only has dead letters."""
         group, since_ms = arguments.get("group"), self._clock.now_ms() - self.since_ms

@@ -57,6 +57,22 @@ async def busy_lane(bench: Bench) -> ProtocolConsumer:
     return consumer
 
 
+#: Why the messages of `dead_letters` were given up.
+DEAD_REASON: Final = "no <b>customer</b>"
+
+
+async def dead_letters(bench: Bench) -> None:
+    """Of `orders`, which goes on behind them: a message of a hostile group, and then one without a group."""
+    await bench.run(orders=lane(retry={"attempts": 1, "on_exhausted": "skip"}))
+    client = await bench.client()
+    consumer = await bench.joined("c1", hold=True)
+    for number, group in enumerate((HOSTILE[0], None), 1):
+        client.send("in", b"x", group)
+        await consumer.has(number)
+        consumer.fail(consumer.received[-1].seq, DEAD_REASON)
+        await eventually(lambda number=number: bench.status()["counters"].get("dead_lettered") == number)
+
+
 async def served(bench: Bench) -> HttpServer:
     """A server of the bench's lanes, started."""
     server = HttpServer(HttpSettings(listen="127.0.0.1:0"), list(bench.runners.values()))

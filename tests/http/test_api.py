@@ -20,7 +20,7 @@ from dispatcher.http.server import HttpServer
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.settings import HttpSettings
 from dispatcher.wire.group_text import format_group
-from tests.http.busy_lane import HOSTILE, busy_lane, served
+from tests.http.busy_lane import DEAD_REASON, HOSTILE, busy_lane, dead_letters, served
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
 
@@ -197,6 +197,18 @@ async def test_stopped_groups_and_operations_are_listed(url: str) -> None:
     assert row["oldest_in_flight_ms"] >= 0
 
 
+async def test_the_latest_dead_letters_have_groups_and_reasons(bench: Bench) -> None:
+    await dead_letters(bench)
+    server = await served(bench)
+    try:
+        _, found = await get(f"http://127.0.0.1:{server.port}/api/lanes/orders/dead")
+        check("DeadLetters", found)
+        told = [(row["group"], row["reason"], row["attempt"]) for row in found["messages"]]
+        assert told == [(None, DEAD_REASON, 1), (format_group(HOSTILE[0]), DEAD_REASON, 1)]
+    finally:
+        await server.stop()
+
+
 #: A request, and what is wrong with it.
 WRONG = [
     ("/api/lanes/nolane", 404, "no lane 'nolane'"),
@@ -233,7 +245,15 @@ async def test_a_lane_that_is_not_led_here_has_no_details(bench: Bench) -> None:
         _, found = await get(f"{base}/api/lanes/orders")
         check("Lane", found)
         assert (found["state"], found["status"]) == ("connecting", None)
-        for what in ("consumers", "groups", "groups?sort=busiest", "group?id=g", "stopped", "operations"):
+        for what in (
+            "consumers",
+            "groups",
+            "groups?sort=busiest",
+            "group?id=g",
+            "stopped",
+            "dead",
+            "operations",
+        ):
             status, body = await get(f"{base}/api/lanes/orders/{what}")
             check("Error", body)
             assert (status, body["error"]) == (409, "not led here: connecting")

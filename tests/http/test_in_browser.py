@@ -20,7 +20,7 @@ from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.settings import HttpSettings, TokenSettings
 from dispatcher.wire.group_text import format_group
-from tests.http.busy_lane import HOSTILE, busy_lane, served
+from tests.http.busy_lane import DEAD_REASON, HOSTILE, busy_lane, dead_letters, served
 from tests.page.browser import Browser, ensure_chromium, open_browser
 from tests.page.test_in_browser import COLOURS, CONTRAST_MIN, OVERFLOWING, PHONE, contrast
 from tests.service.harness import Bench, lane
@@ -37,6 +37,7 @@ return page.filter(e => ["SCRIPT", "IMG", "IFRAME", "STYLE", "OBJECT"].includes(
 CELLS = "return [...document.querySelectorAll('main tbody th')].map(e => e.textContent)"
 TEXT = "return document.querySelector('main').innerText"
 FOLLOW = "[...document.querySelectorAll('main tbody a')].find(e => e.textContent === arguments[0]).click()"
+FOLLOW_ANY = FOLLOW.replace("tbody a", "a")
 #: What a screen reader could not tell.
 UNNAMED = """
 const faults = ["table:not(:has(caption))", "th:not([scope])", "svg:not([aria-label])", "input:not([id])",
@@ -121,6 +122,20 @@ async def test_a_lane_is_shown_and_ids_of_others_are_nothing_but_text(page: Page
     assert await asyncio.to_thread(page.browser.console) == []
     asked = await asyncio.to_thread(page.browser.requests)
     assert [url for url in asked if not url.startswith((page.base, "about:"))] == []
+
+
+async def test_dead_letters_are_shown_with_groups_and_reasons(browser: Browser, bench: Bench) -> None:
+    await dead_letters(bench)
+    server = await served(bench)
+    page = Page(browser, f"http://127.0.0.1:{server.port}")
+    await page.visit("lanes/orders")
+    await page.shows("Dead letters")
+    await page.shows(DEAD_REASON)
+    assert await page.ask(INJECTED) == []
+    await page.ask(FOLLOW_ANY, IDS[0])
+    await page.shows("dead queue")
+    await asyncio.to_thread(browser.visit, "about:blank")
+    await server.stop()
 
 
 async def test_each_group_has_a_page_that_says_why_it_waits(page: Page, bench: Bench) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dispatcher.core.effects import Effects
 from dispatcher.core.orders import LogEvent
 from dispatcher.core.tables import OwnerRow
-from dispatcher.service.group_history import DEAD_LETTERED_KEPT, EVENTS_KEPT, EVENTS_SHOWN, GroupHistory
+from dispatcher.service.group_history import (
+    DEAD_LETTERED_KEPT,
+    DEAD_LETTERS_SHOWN,
+    EVENTS_KEPT,
+    EVENTS_SHOWN,
+    GroupHistory,
+)
 
 CONSUMERS = {1: "c1", 2: "c2"}
 
@@ -47,6 +53,20 @@ def test_dead_letters_are_counted_by_group_and_few_groups_are_kept() -> None:
     for number in range(DEAD_LETTERED_KEPT - 1):
         known.committed(Effects(actions=[LogEvent("message_dead_lettered", {"group": f"n{number}"})]))
     assert [known.dead_lettered(group) for group in (b"a", b"b", b"n0")] == [2, 0, 1]
+
+
+def test_the_latest_dead_letters_have_their_reasons_the_newest_first() -> None:
+    known = history()
+    for number in range(DEAD_LETTERS_SHOWN + 1):
+        fields = {"group": f"g{number}", "reason": f"r{number}", "attempt": 2, "calls": 3}
+        known.committed(Effects(actions=[LogEvent("message_dead_lettered", fields)]))
+    fields = {"group": None, "reason": "no group", "attempt": 0, "calls": None}
+    known.committed(Effects(actions=[LogEvent("message_dead_lettered", fields)]))
+    ungrouped, newest, *others = known.dead_letters()
+    assert len(others) == DEAD_LETTERS_SHOWN - 2
+    assert ungrouped.items() >= fields.items()
+    assert newest == {"group": "g50", "reason": "r50", "attempt": 2, "calls": 3, "at": newest["at"]}
+    assert newest["at"].startswith("2023-11-14T")
 
 
 def test_it_is_bounded() -> None:

@@ -31,6 +31,7 @@ export function lanePaths({ lane, list, search }) {
     consumers: `${lanePath(lane)}/consumers`,
     groups: `${lanePath(lane)}/groups?${groups}`,
     stopped: `${lanePath(lane)}/stopped`,
+    dead: `${lanePath(lane)}/dead`,
     operations: `${lanePath(lane)}/operations`,
   };
 }
@@ -104,6 +105,7 @@ export function laneBody(route, found, onSearch, actions) {
     parking(status.parking),
     operations(route.lane, found.operations),
     failOvers(status.leaderships),
+    deadLetters(route.lane, found.dead),
     givenUp(status.counters),
     counters(status.counters),
   ];
@@ -197,6 +199,14 @@ function stopped(lane, found) {
     ["consumer", "id"], ["hand-overs", "n"], ["for", "n"], ["behind it", "n"], ["decision", ""]],
   found.groups.map(row => [row.group, h("a", { href: groupHref(lane, row.group) }, name(row.group)), row.reason,
     row.consumer, count(row.attempt), span(row.since_ms), count(row.behind), orNone(row.verdict)]));
+}
+
+function deadLetters(lane, found) {
+  return found && table("Dead letters", "the latest of this leadership; `dispatcher dead list` shows what lies there now",
+    [["when (UTC)", "whole"], ["group", ""], ["reason", "wide"], ["hand-overs", "n"], ["calls", "n"]],
+    found.messages.map((row, index) => [`${row.at} ${index}`, row.at.slice(0, 19).replace("T", " "),
+      row.group === null ? "–" : h("a", { href: groupHref(lane, row.group) }, name(row.group)), row.reason,
+      count(row.attempt), row.calls === null ? "–" : count(row.calls)]));
 }
 
 function parking(rows) {
