@@ -206,7 +206,8 @@ def why_lines(result: dict[str, Any]) -> Iterator[str]:
             f"(seq {message.get('seq')}, hand-over {shown(message.get('attempt'))}), "
             f"at consumer {shown(blocking.get('consumer'))}" + (f" for {since}" if since else "")
         )
-    yield f"Behind it: {counted(result.get('behind'), 'message')}"
+    where = "Behind it" if isinstance(blocking, dict) else "Waiting"
+    yield f"{where}: {counted(result.get('behind'), 'message')}"
     yield from (f"- {shown(detail)}" for detail in result.get("details", []))
     dead = result.get("dead_lettered", {})
     if dead.get("count"):

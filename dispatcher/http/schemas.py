@@ -244,7 +244,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                     since_ms=nullable(_AGO),
                 )
             ),
-            behind=integer("messages behind it"),
+            behind=integer("messages behind that; all that wait, if none is out"),
             details=list_of(string()),
             dead_lettered=_object(
                 "its messages that went to the dead queue, at least: as far as this leadership knows",

@@ -100,6 +100,10 @@ WHY = {
              "Behind it: 1,234 messages", "- look-ahead of orders.high is full"],
         ),
         (
+            ["groups", "why", "orders", "g"], "groups.why", {"group": "g"},
+            {**WHY, "reason": "paused", "blocking": None}, ["(paused)\nWaiting: 1,234 messages"],
+        ),
+        (
             ["groups", "close", "orders", "g"], "groups.close", {"group": "g"},
             {"group": "g", "owner": "c-1", "waits_for": 1_002},
             ["g: closes when c-1 has settled 1,002 messages"],

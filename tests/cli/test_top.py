@@ -187,7 +187,7 @@ async def test_why_says_what_groups_why_says() -> None:
         await eventually(lambda: app.looks > 0)
         await pilot.press("w")
         told = await _opened(app, pilot, Tell)
-        assert told.text == "a: Its consumer has its whole prefetch.\nBehind it: 6 messages"
+        assert told.text == "a: Its consumer has its whole prefetch.\nWaiting: 6 messages"
         await pilot.press("escape")
         source.refusal = "there is no group 'a'"
         await pilot.press("w")

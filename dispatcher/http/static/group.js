@@ -46,7 +46,7 @@ function groupBody({ lane, group }, { show, why, history: events }, actions) {
       show.pin !== null && ["pinned to", show.pin],
       show.operation !== null && ["operation", show.operation],
       show.stopped !== null && ["stopped at", show.stopped],
-      ["behind the first", count(why.behind)],
+      [why.blocking ? "behind the first" : "waiting", count(why.behind)],
       why.dead_lettered.count > 0 && ["went to the dead queue",
         `${count(why.dead_lettered.count)} at least, in the last ${span(why.dead_lettered.since_ms)}`],
     ]),
