@@ -54,6 +54,9 @@ def write_report(
         "fairness": [_share(lane, inbound) for lane in busy for inbound in ("high", "low")],
         "consumer_stats": [_consumer(lane, consumer) for lane in busy for consumer in range(5)],
         "cost_model": [_cost(lane, band) for lane in busy for band in (256, 4_096)],
+        "hand_overs": [_hand_over(lane, group, number) for lane in busy for group in groups[:20]
+                       for number in range(0, 100, 3)],
+        "lifecycle": [_message(groups[-1], number) for number in range(30)],
         "stalls": [_stall(lane, number) for lane in busy for number in range(stalls)],
     }  # fmt: skip
     for name, rows in tables.items():
@@ -130,6 +133,23 @@ def _summary(lanes: list[str], verdict: str, violated: int, unknown: int, stalls
         "files": {"read": 1, "left_out": 1},
         "lanes": {each: idle if each == "idle" else busy for each in lanes},
         "violations": [], "unknown": [], "gaps": [], "bad_files": [], "remarks": ["a <remark>"],
+    }  # fmt: skip
+
+
+def _hand_over(lane: str, group: str, number: int) -> dict[str, Any]:
+    """Each is a second in hand; the consumer changes every 10 s."""
+    at = START + timedelta(seconds=number)
+    return {
+        "lane": lane, "group": group, "consumer": f"consumer-<{number // 10}>", "attempt": 1,
+        "received_at": at - timedelta(seconds=number % 7), "dispatched_at": at,
+        "ended_at": at + timedelta(seconds=1),
+    }  # fmt: skip
+
+
+def _message(group: str, number: int) -> dict[str, Any]:
+    """One that waits to the end."""
+    return {
+        "lane": LANE, "group": group, "outcome": "waiting", "received_at": START + timedelta(seconds=number),
     }  # fmt: skip
 
 

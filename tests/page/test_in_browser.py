@@ -44,7 +44,7 @@ return [...document.body.querySelectorAll("*")]
 """
 SHAPES = ("line", "bar", "area", "missing", "point")
 PICTURES = """
-return [...document.querySelectorAll("svg.chart")].map(chart => ({
+return [...document.querySelectorAll("svg.chart:not(.history)")].map(chart => ({
   title: chart.querySelector("title").textContent, words: chart.querySelector("desc").textContent,
   named: chart.getAttribute("aria-labelledby").split(" ").every(id => chart.querySelector("#" + id)),
   counts: Object.fromEntries(["line", "bar", "area", "missing", "point"].map(
@@ -53,6 +53,20 @@ return [...document.querySelectorAll("svg.chart")].map(chart => ({
     const box = shape.getBoundingClientRect();
     const around = chart.getBoundingClientRect();
     return [box.width, box.height, box.left >= around.left - 2 && box.right <= around.right + 2];
+  }),
+  letters: parseFloat(getComputedStyle(chart.querySelector("text")).fontSize)
+    * chart.getBoundingClientRect().width / chart.viewBox.baseVal.width,
+}));
+"""
+HISTORIES = """
+return [...document.querySelectorAll("svg.history")].map(chart => ({
+  words: chart.querySelector("desc").textContent,
+  named: chart.getAttribute("aria-labelledby").split(" ").every(id => chart.querySelector("#" + id)),
+  labels: [...chart.querySelectorAll(".held")].map(held => held.previousElementSibling.textContent),
+  held: chart.querySelectorAll(".held").length, broken: chart.querySelectorAll(".broken").length,
+  inside: [...chart.querySelectorAll(".held, .waits, .broken, .missing")].map(shape => {
+    const box = shape.getBoundingClientRect(), around = chart.getBoundingClientRect();
+    return box.left >= around.left - 2 && box.right <= around.right + 2 && box.bottom <= around.bottom + 2;
   }),
   letters: parseFloat(getComputedStyle(chart.querySelector("text")).fontSize)
     * chart.getBoundingClientRect().width / chart.viewBox.baseVal.width,
@@ -144,6 +158,23 @@ def test_the_pictures_are_drawn_and_told_in_words(browser: Browser, page: Path) 
     assert all(width > 0 for width in bars)
 
 
+def test_histories_of_groups_are_drawn_and_told_in_words(browser: Browser, page: Path) -> None:
+    for size in ({}, PHONE):
+        browser.open(page, **size)
+        browser.ask("document.querySelectorAll('details').forEach(each => each.open = true)")
+        pictures = browser.ask(HISTORIES)
+        assert len(pictures) == 1 + len(HOSTILE), "of the group with violations, and of the hottest"
+        for picture in pictures:
+            assert picture["named"]
+            assert "consumers had it" in picture["words"]
+            assert len(picture["labels"]) == 7
+            assert picture["labels"][-1] == "others"
+            assert picture["held"] == 7
+            assert all(picture["inside"])
+            assert picture["letters"] >= 9
+        assert [each["broken"] for each in pictures].count(1) == 2, "one moment, in both of the group's"
+
+
 def test_light_and_dark_differ_and_can_be_read(browser: Browser, page: Path) -> None:
     backs = {}
     for scheme in ("light", "dark"):
@@ -155,7 +186,8 @@ def test_light_and_dark_differ_and_can_be_read(browser: Browser, page: Path) -> 
         weak = {(text, front, back) for text, front, back in texts if contrast(front, back) < CONTRAST_MIN}
         assert weak == set(), scheme
         lines = browser.ask(
-            "return [...document.querySelectorAll('.chart .line')].map(e => getComputedStyle(e).stroke)"
+            "return [...document.querySelectorAll('.chart .line, .chart .held, .chart .broken')]"
+            ".map(e => getComputedStyle(e).stroke)"
         )
         panel = browser.ask("return getComputedStyle(document.querySelector('figure')).backgroundColor")
         assert all(contrast(line, panel) > 3 for line in lines)  # 1.4.11, of shapes

@@ -83,6 +83,11 @@ def test_programs_get_numbers_and_whole_names(report: Path) -> None:
     assert (one["groups_planned"], one["planned"]) == (4, sum(halves))
     assert lane["consumers"][0]["busy_us"] == 5_000_000
     assert told["lanes"]["idle"]["plan"] is None
+    histories = {each["group"]: each for each in told["histories"][LANE]}
+    assert set(histories) == set(HOSTILE), "those of the hottest, and of the violations, each once"
+    assert histories["plain"]["since"] == "2026-11-22T11:34:00+00:00"
+    assert len(histories["plain"]["waiting"]) == len(histories["plain"]["holders"][0]["held"]) == 60
+    assert {"key", "history"} & told["violations"][0].keys() == set()
     assert [each["waiting"] for each in lane["stalls"]] == [190_000, 190_000]
     assert told["summary"]["lanes"][LANE]["stalls"]["count"] == 2
 

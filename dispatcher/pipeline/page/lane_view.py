@@ -8,6 +8,8 @@ from typing import Final
 
 from dispatcher.pipeline.page import wording
 from dispatcher.pipeline.page.charts import Chart, Timeline, durations_over_time, heat, rate_over_time
+from dispatcher.pipeline.page.history_view import HistoryChart
+from dispatcher.pipeline.page.missing import missing_s
 from dispatcher.pipeline.page.source import ReportRow, Source, equals, judged
 from dispatcher.pipeline.page.verdict_view import waited_for
 from dispatcher.pipeline.page.what_if_view import PlanView, Sweep, plan_view, sweeps
@@ -62,6 +64,7 @@ class LaneSection:
     stalls_count: int = 0
     heat_map: HeatMap | None = None
     hot: list[ReportRow] = field(default_factory=list)
+    histories: list[HistoryChart] = field(default_factory=list)  # of these groups
     shares: list[ReportRow] = field(default_factory=list)
     jain: float | None = None
     consumers: list[ReportRow] = field(default_factory=list)
@@ -154,7 +157,7 @@ def _add_timeline(source: Source, view: LaneSection) -> None:
     if not rows:
         return
     starts_s, step_s = [_seconds(row["at"]) for row in rows], rows[0]["step_ms"] / 1e3
-    line = Timeline(starts_s, step_s, _missing(source, view.name, [*starts_s, starts_s[-1] + step_s]))
+    line = Timeline(starts_s, step_s, missing_s(source, view.name, [*starts_s, starts_s[-1] + step_s]))
     view.step, view.has_missing = wording.duration(line.step_s * 1e6), bool(line.shades())
     charts: list[Chart | None] = [
         rate_over_time(f"{view.key}-rate", "Hand-overs a second", line, [row["per_s"] for row in rows])
@@ -191,22 +194,6 @@ def _in_words(rows: list[ReportRow], values: list[float | None]) -> str:
     lowest = min(value for value, _ in known)
     span = f"{wording.duration(lowest)} to {wording.duration(highest)}"
     return f"p99 from {span}, highest at {at:%Y-%m-%d %H:%M:%S}"
-
-
-def _missing(source: Source, lane: str, known_s: list[float]) -> list[tuple[float, float]]:
-    """Stretches of time of which records are missing, in seconds: a gap without a known end lasts until
-    something is known again."""
-    found = []
-    for gap in source.rows("gaps", ("since", "until", "is_boundary"), equals("lane", lane)):
-        if not gap["is_boundary"] and gap["since"]:
-            since = _seconds(gap["since"])
-            until = (
-                _seconds(gap["until"])
-                if gap["until"]
-                else min((s for s in known_s if s > since), default=since)
-            )
-            found.append((since, until))
-    return found
 
 
 def _seconds(time: datetime) -> float:

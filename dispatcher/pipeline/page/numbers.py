@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from dispatcher.pipeline.page.histories import histories
 from dispatcher.pipeline.page.lane_view import add_consumers, lane_view
 from dispatcher.pipeline.page.render import shown_lanes
 from dispatcher.pipeline.page.source import ReportRow, Source, equals
@@ -29,10 +30,15 @@ def as_numbers(source: Source) -> dict[str, Any]:
     views = [lane_view(source, name, number) for number, name in enumerate(shown_lanes(source), 1)]
     add_consumers(source, views)
     verdict = verdict_view(source)
+    groups: dict[str, list[str]] = {view.name: [row["group"] for row in view.hot] for view in views}
+    for row in verdict.violations.rows:
+        if row["group"] is not None and row["group"] not in groups.setdefault(row["lane"], []):
+            groups[row["lane"]].append(row["group"])
     lists = ("violations", "reasons", "unknown", "gaps", "bad_files")
     return {
         "summary": source.summary,
         **{name: _plain(getattr(verdict, name).rows) for name in lists},
+        "histories": {lane: _histories(source, lane, names) for lane, names in groups.items()},
         "lanes": {
             view.name: {
                 **{name: _plain(_rows(source, name, view.name)) for name in _SMALL},
@@ -42,6 +48,18 @@ def as_numbers(source: Source) -> dict[str, Any]:
             for view in views
         },
     }
+
+
+def _histories(source: Source, lane: str, groups: list[str]) -> list[dict[str, Any]]:
+    """`held` and `waiting` have a value for each step."""
+    return [
+        {
+            "group": each.group, "since": datetime.fromtimestamp(each.since_us / 1e6, UTC).isoformat(),
+            "step_us": each.step_us, "holders": [holder._asdict() for holder in each.holders],
+            "waiting": each.waiting,
+        }
+        for each in histories(source, lane, groups).values()
+    ]  # fmt: skip
 
 
 def _rows(source: Source, name: str, lane: str) -> list[ReportRow]:

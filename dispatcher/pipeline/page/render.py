@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dispatcher import __version__
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.page import wording
+from dispatcher.pipeline.page.histories import histories
+from dispatcher.pipeline.page.history_view import HistoryChart, history_chart
 from dispatcher.pipeline.page.lane_view import STALL_COLUMNS, LaneSection, add_consumers, lane_view
+from dispatcher.pipeline.page.missing import missing_s
 from dispatcher.pipeline.page.source import Source, judged
 from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
@@ -60,6 +65,7 @@ def render(source: Source) -> str:
     environment = _environment()
     style = environment.get_template("page.css").render()
     view = view_of(source)
+    _add_histories(source, view)
     return environment.get_template("page.html").render(
         version=__version__,
         style=style,
@@ -71,6 +77,42 @@ def render(source: Source) -> str:
         percentiles=PERCENTILES,
         stall_columns=STALL_COLUMNS,
     )
+
+
+def _add_histories(source: Source, view: ReportView) -> None:
+    """Pictures of the groups that have most messages, and of those in which order was violated. Raises
+    ConfigurationError."""
+    violated: dict[str, dict[str, list[int]]] = {}
+    for place, row in enumerate(view.verdict.violations.rows, 1):
+        if row["group"] is not None:
+            violated.setdefault(row["lane"], {}).setdefault(row["group"], []).append(place)
+    sections = {lane.name: lane for lane in view.lanes}
+    for name in {**sections, **violated}:
+        places = violated.get(name, {})
+        hot = [row["group"] for row in sections[name].hot] if name in sections else []
+        times = {group: [view.verdict.violated_at[place - 1] for place in of] for group, of in places.items()}
+        drawn = _charts(source, name, hot, times)
+        for group, (first, *_) in places.items():
+            if (chart := drawn(group, f"violation-{first}-history")) is not None:
+                view.verdict.histories[first] = chart
+        if name in sections:
+            key = f"{sections[name].key}-history"
+            charts = [drawn(group, f"{key}-{rank}") for rank, group in enumerate(hot, 1)]
+            sections[name].histories = [chart for chart in charts if chart is not None]
+
+
+def _charts(
+    source: Source, lane: str, hot: list[str], violated_at: dict[str, list[datetime | None]]
+) -> Callable[[str, str], HistoryChart | None]:
+    """Draws the history of one of these groups with a key; None: the report has nothing of it."""
+    found = histories(source, lane, list(dict.fromkeys([*hot, *violated_at])))
+    missing = missing_s(source, lane, [each.until_s for each in found.values()])
+
+    def drawn(group: str, key: str) -> HistoryChart | None:
+        times = [at for at in violated_at.get(group, ()) if at is not None]
+        return history_chart(key, found[group], missing, times) if group in found else None
+
+    return drawn
 
 
 def shown_lanes(source: Source) -> list[str]:

@@ -67,7 +67,7 @@ class Source:
         at a time."""
         found: dict[tuple[Any, ...], ReportRow] = {}
         wanted = [([], "count_all"), *((each, "sum") for each in sums)]
-        for part in self._parts(name, [*by, *sums], where):
+        for part in self.parts(name, [*by, *sums], where):
             for row in part.group_by(list(by)).aggregate(wanted).to_pylist():
                 key = tuple(row[each] for each in by)
                 nothing = dict(zip(by, key, strict=True)) | dict.fromkeys(("rows", *sums), 0)
@@ -80,17 +80,18 @@ class Source:
     def highest(self, name: str, by: str, count: int, where: Any = None) -> list[ReportRow]:
         """The rows with the highest values of a column."""
         best: pa.Table | None = None
-        for part in self._parts(name, None, where):
+        for part in self.parts(name, None, where):
             both = part if best is None else pa.concat_tables([best, part])
             best = both.take(pc.select_k_unstable(both, count, sort_keys=[(by, "descending")]))
         return best.to_pylist() if best is not None else []
 
-    def _parts(self, name: str, columns: list[str] | None, where: Any) -> Iterator[pa.Table]:
+    def parts(self, name: str, columns: Sequence[str] | None, where: Any) -> Iterator[pa.Table]:
+        """A large table, or some columns and rows of it, part by part; nothing if there is no such table."""
         table = self._dataset(name)
         if table is not None:
             with self._clear_errors(name):
                 ahead = {"batch_readahead": 2, "fragment_readahead": 1}
-                for batch in table.to_batches(columns=columns, filter=where, **ahead):
+                for batch in table.to_batches(columns=columns and list(columns), filter=where, **ahead):
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from dispatcher.pipeline.order_audit import EVIDENCE, KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.page import wording
+from dispatcher.pipeline.page.history_view import HistoryChart
 from dispatcher.pipeline.page.source import ReportRow, Source, judged
 from dispatcher.pipeline.summary import about_stalls, about_violation, verdict_sentence
 
@@ -46,7 +48,10 @@ class VerdictView:
     gaps: Listed
     bad_files: Listed
     remarks: list[str]
+    violated_at: list[datetime | None]
     beside: list[str]  # what else is not as one wishes it, although order was kept
+    #: Of groups with violations, by the place of the first one in the list, from 1 on.
+    histories: dict[int, HistoryChart] = field(default_factory=dict)
 
 
 def verdict_view(source: Source) -> VerdictView:
@@ -62,12 +67,14 @@ def verdict_view(source: Source) -> VerdictView:
     bad_files, bad_count = source.first(
         "files", LIST_MAX, ("path", "lane", "problem"), pc.is_valid(pc.field("problem"))
     )
+    violations, violated_at = _violations(source)
     return VerdictView(
         verdict=verdict,
         headline=_HEADLINES[verdict],
         sentence=verdict_sentence(summary),
         facts=_facts(summary),
-        violations=_violations(source),
+        violations=violations,
+        violated_at=violated_at,
         reasons=Listed(
             [{"lane": lane, "because": because, "groups": number}
              for (lane, because), number in reasons[:LIST_MAX]], len(reasons),
@@ -135,9 +142,10 @@ def _groups(summary: ReportRow) -> dict[str, int]:
     return {name: sum(facts["groups"][name] for facts in lanes) for name in (KEPT, VIOLATED, UNKNOWN)}
 
 
-def _violations(source: Source) -> Listed:
-    """The first ones, with the two hand-overs of each side by side."""
-    rows, number = source.first("violations", LIST_MAX)
+def _violations(source: Source) -> tuple[Listed, list[datetime | None]]:
+    """The first ones, with the two hand-overs of each side by side; and when the first of these two was
+    handed over."""
+    rows, count = source.first("violations", LIST_MAX)
     rows.sort(key=lambda row: (row["lane"], row["group"] or "", row["epoch"] or 0, row["group_seq"] or 0))
     found: list[ReportRow] = [
         {
@@ -152,7 +160,7 @@ def _violations(source: Source) -> Listed:
         }
         for row in rows
     ]  # fmt: skip
-    return Listed(found, number)
+    return Listed(found, count), [row["dispatched_at"] for row in rows]
 
 
 def _shown(name: str, value: object) -> str:
