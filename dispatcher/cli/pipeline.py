@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -64,16 +65,19 @@ def run(
     require_spark()
     # Spark and all that comes with it.
     from dispatcher.pipeline.gaps import Window
-    from dispatcher.pipeline.progress import StageProgress
-    from dispatcher.pipeline.run import fitting, look
+    from dispatcher.pipeline.progress import StageProgress, say_stage
+    from dispatcher.pipeline.run import fitting, look, stage_shares
     from dispatcher.pipeline.run import run as run_pipeline
     from dispatcher.pipeline.session import spark_session
     from dispatcher.pipeline.summary import as_text
 
     window = Window(since, until)
     found = look(ledger, window, report)
+    began_s = time.monotonic()
     with spark_session(master, fitting(found)) as spark:
-        summary = run_pipeline(spark, ledger, found, report, window, StageProgress(spark))
+        say_stage("starting Java and Spark", time.monotonic() - began_s)
+        stage = StageProgress(spark, stage_shares(found))
+        summary = run_pipeline(spark, ledger, found, report, window, stage)
     if as_json:
         print_json(summary)
     else:

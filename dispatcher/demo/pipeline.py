@@ -17,9 +17,11 @@ from dispatcher.demo.screen import Screen
 from dispatcher.errors import ConfigurationError, DispatcherError
 from dispatcher.nodes.java import ensure_java
 from dispatcher.nodes.process import GuardedProcess
+from dispatcher.pipeline.progress import rough
 
 _MODULES: Final = ("pyspark", "pyarrow", "jinja2")
-_STAGE: Final = re.compile(r"[^:]+: [\d.]+ s")
+#: Of a stage that is over, perhaps with how long the others will take.
+_STAGE: Final = re.compile(r"[^:]+: [\d.]+ s(?:, about (?P<left>\d+) (?P<unit>s|min) more)?")
 _WITHOUT: Final = "or leave the pipeline out with --no-pipeline"
 #: It has got stuck when it has used less than so much CPU time within so long: an idle JVM uses some.
 IDLE_S: Final = 300.0
@@ -86,7 +88,8 @@ def run_pipeline(
 
 
 class _News:
-    """Shows the stages that the pipeline has finished, and now and then that it works."""
+    """Shows the stages that the pipeline has finished, and now and then that it works, and for about how much
+    longer."""
 
     def __init__(self, process: GuardedProcess, screen: Screen, silent_s: float) -> None:
         self._process = process
@@ -94,22 +97,26 @@ class _News:
         self._silent_s = silent_s
         self._shown = 0
         self._began_at = self._said_at = time.monotonic()
+        self._over_at = 0.0  # as the latest stage has estimated
 
     def show(self) -> None:
         stages = self._stages()
         now = time.monotonic()
         for line in stages[self._shown :]:
-            self._screen.say(f"  {line}")
+            self._screen.say(f"  {line[0]}")
             self._said_at = now
+            self._over_at = now + float(line["left"] or 0) * (60 if line["unit"] == "min" else 1)
         self._shown = len(stages)
         if now - self._said_at >= self._silent_s:
-            self._screen.say(f"  it has worked for {now - self._began_at:.0f} s")
+            left = f", about {rough(self._over_at - now)} more" if self._over_at > now else ""
+            self._screen.say(f"  it has worked for {now - self._began_at:.0f} s{left}")
             self._said_at = now
 
-    def _stages(self) -> list[str]:
-        """The lines of which each ends with the time that a stage has taken."""
+    def _stages(self) -> list[re.Match[str]]:
+        """The lines of stages that are over."""
         texts = [log.read_text(errors="replace") for log in self._process.logs()]
-        return [line for text in texts for line in text.splitlines() if _STAGE.fullmatch(line)]
+        found = [_STAGE.fullmatch(line) for text in texts for line in text.splitlines()]
+        return [each for each in found if each is not None]
 
 
 def show_verdict(report: Path, screen: Screen) -> bool:

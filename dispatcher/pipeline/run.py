@@ -62,6 +62,12 @@ _RECORDS_PER_PART: Final = 250_000
 _FEW_RECORDS: Final = 50_000
 #: What Spark says of a file that is damaged, or not there any more.
 _UNREADABLE: Final = ("FAILED_READ_FILE", "FileNotFound", "ParquetDecoding", "PATH_NOT_FOUND")
+#: By stage of a run: its part of the time with few records, and with many (docs/benchmarks.md), in percent.
+_SHARES: Final = {
+    "reading leaderships": (16, 4), "hand-overs": (21, 12), "lifecycle": (9, 10), "order audit": (22, 36),
+    "statistics": (13, 31), "hot groups and stalls": (4, 2), "fairness": (12, 3), "cost model": (1, 1),
+    "summary": (3, 2),
+}  # fmt: skip
 #: With few records most of the time goes into compiling what runs over them.
 _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
@@ -136,6 +142,12 @@ def fitting(found: Found) -> dict[str, str]:
 def fitting_records(records: int) -> dict[str, str]:
     """The same, for this number of records."""
     return {**(_SMALL if records <= _FEW_RECORDS else {}), **heap_setting(records)}
+
+
+def stage_shares(found: Found) -> dict[str, float]:
+    """What part of the time each stage of a run from nothing takes, about."""
+    place = 0 if _records(found) <= _FEW_RECORDS else 1
+    return {name: shares[place] / 100 for name, shares in _SHARES.items()}
 
 
 def divide_work(spark: SparkSession, records: int) -> None:

@@ -53,6 +53,8 @@ _NAMED_OFTEN: Final = {
 _HEAP_FULL: Final = "java.lang.OutOfMemoryError"
 #: For how long a Java process may go on after its last word.
 _ENDING_S: Final = 5
+#: For how long it may end, on a machine that is busy with others.
+_LAST_S: Final = 30
 #: What a file system says that takes no more.
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 #: The session of a `spark_session` that is not over.
@@ -342,6 +344,15 @@ def _end(gateway: Any) -> None:
     with contextlib.suppress(Py4JError, OSError):  # it was killed
         gateway.shutdown()
     process.stdin.close()
-    process.wait(timeout=30)
+    await_end(process)
     SparkContext._gateway = SparkContext._jvm = None
     SparkContext._active_spark_context = None  # stop() leaves it if Java has ended before
+
+
+def await_end(process: subprocess.Popen[bytes], limit_s: float = _LAST_S) -> None:
+    """Of a Java process that has nothing left to do; after `limit_s` it is killed."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

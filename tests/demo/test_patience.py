@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import socket
 import sys
 from contextlib import suppress
@@ -107,12 +108,14 @@ def test_a_pipeline_that_does_nothing_is_ended_and_what_to_do_is_said(tmp_path: 
 
 def test_a_pipeline_that_works_for_long_says_so(tmp_path: Path) -> None:
     summary = tmp_path / "report" / "summary.json"
-    script = f"import pathlib, time; time.sleep(0.5); p = pathlib.Path({str(summary)!r}); p.parent.mkdir()"
+    script = "print('hand-overs: 0.1 s, about 9 min more', flush=True); "
+    script += f"import pathlib, time; time.sleep(0.5); p = pathlib.Path({str(summary)!r}); p.parent.mkdir()"
     worker = (sys.executable, "-c", f"{script}; p.write_text('{{}}')")
     out = io.StringIO()
     screen = Screen(Console(file=out, width=200))
     run_pipeline(tmp_path / "ledger", summary.parent, screen, silent_s=0.05, program=worker)
-    assert "it has worked for" in out.getvalue()
+    assert "  hand-overs: 0.1 s, about 9 min more\n" in out.getvalue()
+    assert re.search(r"it has worked for \d+ s, about 9 min more", out.getvalue())
 
 
 def test_the_ledger_stays_if_only_the_pipeline_failed() -> None:

@@ -65,11 +65,12 @@ def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) ->
         LC_ALL="C", TZ="America/New_York",
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
-    stages = [line.partition(":")[0] for line in found.stderr.splitlines()]
-    assert stages == [
-        "reading leaderships", "hand-overs", "lifecycle", "order audit", "statistics",
-        "hot groups and stalls", "fairness", "cost model", "summary",
+    lines = found.stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "starting Java and Spark", "reading leaderships", "hand-overs", "lifecycle", "order audit",
+        "statistics", "hot groups and stalls", "fairness", "cost model", "summary",
     ]  # fmt: skip
+    assert ["about" in line for line in lines] == [False, *[True] * 8, False], "what is left is estimated"
     *_, violation, verdict = found.stdout.splitlines()
     assert violation.startswith(
         "out of order: lane orders, group g: arrival 1 of in to c-i1 (seq 2) was handed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.run import fitting_records
-from dispatcher.pipeline.session import heap_mib, spark_session
+from dispatcher.pipeline.session import await_end, heap_mib, spark_session
 from tests.pipeline.conftest import QUICK_JAVA
 
 HEAP, JAVA_OPTIONS = "spark.driver.memory", "spark.driver.extraJavaOptions"
@@ -88,3 +89,10 @@ def test_the_heap_grows_with_the_ledger_up_to_half_of_the_memory() -> None:
     assert [heap_mib(records) for records in (0, 10_000_000)] == [1_024, 1_024]
     assert [heap_mib(records) for records in (10_000_001, 45_000_000)] == [min(2_048, most), min(5_120, most)]
     assert fitting_records(45_000_000)["spark.driver.memory"] == f"{heap_mib(45_000_000)}m"
+
+
+def test_a_java_process_that_does_not_end_is_killed() -> None:
+    """On a machine that is busy with others a run must not end with a stack trace when all is done."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        await_end(process, 0.1)
+    assert process.returncode == -signal.SIGKILL
