@@ -3,7 +3,7 @@
 - `journal_replay`: from the journal's records to the entries that are still open
 - `matching`: redelivered originals are matched with open and settled entries
 - `elsewhere`: what recovery asks and tells about originals in other queues than the inbound ones
-- `expected`: what one inbound queue may still deliver again
+- `expected`: what one inbound queue may still deliver again, and the window that this needs
 - `adopted`: messages that only their consumer told us of
 - `groups`: when a group goes on after a recovery, and with whom
 - `pending_redeliveries`: messages that no consumer has, and whose originals are still to come

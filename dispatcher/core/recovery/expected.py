@@ -1,4 +1,4 @@
-"""What one inbound queue may still deliver again after a recovery."""
+"""What one inbound queue may still deliver again after a recovery, and the window that this needs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final
 
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import MessageState, Original
+from dispatcher.core.prefetch_window import free_places
 from dispatcher.core.recovery.journal_replay import Arrival
+from dispatcher.core.state import LaneState
 
 #: Everything unacked was within the largest window (60,000), and what a killed broker forgot to be acked
 #: (40,000) lies before that. Later flags mean nothing: after a kill a whole classic queue carries them.
 REDELIVERIES_MAX: Final = 100_000
+#: How much a window grows at a time while redeliveries are awaited.
+WIDENED_BY: Final = 8
+#: No look-ahead is larger, so that whatever a former leader had is within so many.
+WINDOW_MAX: Final = 60_000
 
 
 class ExpectedRedeliveries:
@@ -127,3 +134,40 @@ class ExpectedRedeliveries:
         """Settled originals that have not come back and whose acks may never have arrived."""
         entries = ((arrival, fp) for fp, arrivals in self._settled.items() for arrival in arrivals)
         return sorted(entries)
+
+    # -- its window --
+
+    def window(self, state: LaneState, inbound: Inbound) -> int | None:
+        """How many originals of this queue should be here at a time; None: as many as at other times.
+
+        It is not stopped while it is to deliver originals of open entries: their groups wait for them, and
+        the messages of these groups would never become fewer. Nor does it stop at the look-ahead when that is
+        full of messages that wait for them: a former leader with a larger one, or another group map, may have
+        handed over messages behind it; or the acks of these originals have arrived, which only the end of the
+        redeliveries says.
+        """
+        if not (self.open or state.awaiting_decision):
+            return None
+        if inbound.unacked < inbound.window:
+            return inbound.window
+        room = free_places(state, inbound)
+        if room <= 0 and self._holds_up_its_own(state, inbound):
+            room = WINDOW_MAX - inbound.unacked
+        return max(inbound.window, min(WIDENED_BY * inbound.window, room))
+
+    def _holds_up_its_own(self, state: LaneState, inbound: Inbound) -> bool:
+        """Something here waits for an original that this queue is still to deliver: for capacity, of which
+        those take all there is, or behind it. Other ids of its bucket only: of its own id everything else is
+        behind it. Or for an operator's verdict on one that is gone, which only the end of the redeliveries
+        says.
+        """
+        if state.awaiting_decision:
+            return True
+        awaited = self.all_open()
+        if not state.pool and any(message.state is MessageState.IN_FLIGHT for message in awaited):
+            return True
+        groups = (message.group for message in awaited)
+        return any(
+            group is not None and group.unresolved and inbound.index in (group.backlogs or ())
+            for group in groups
+        )

@@ -2,7 +2,7 @@
 
 Redis has forgotten that they were settled, and only the end of the redeliveries shows that their originals
 are gone. The redeliveries do not end while the look-ahead is full of messages that wait for capacity. A
-classic queue's window is widened then (`dispatcher.core.prefetch_window`); a quorum queue's can't be.
+classic queue's window is widened then (`ExpectedRedeliveries.window`); a quorum queue's can't be.
 """
 
 from __future__ import annotations
