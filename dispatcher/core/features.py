@@ -114,7 +114,7 @@ def make_features(
         AutoRebalance(state, rebalance) if options.rebalance_on_join else None,
         Flags(state, snapshot.operator_rows, commands),
         evictions,
-        Operations(state, commands, Transfers(state, recovery)),
+        Operations(state, commands, Transfers(state, recovery.pending_redeliveries)),
         quiescing,
         StartGate(state) if options.start_consumers or options.start_wait_ms else None,
         Dedup(state, dedup, arrivals.accept, redis_complete=snapshot.complete) if dedup is not None else None,

@@ -39,6 +39,20 @@ def retarget(state: LaneState, group: Group, target: Consumer | None) -> None:
         target.incoming.add(group)
 
 
+def stop_incoming(state: LaneState, consumer: Consumer) -> None:
+    """No group goes to this consumer, which has ended or leaves: each stays at its owner, if that stays."""
+    for group in list(consumer.incoming):
+        retarget(state, group, None)
+        owner = group.owner
+        if owner is None or not owner.stays or group.pin not in (None, owner.id):
+            continue
+        if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
+            group.become(OWNED)
+            state.keep_owner(group)
+            state.relist_backlogs(group)
+            state.rested(group)
+
+
 def nothing_in_flight(state: LaneState, group: Group) -> None:
     """Nothing of the group is in flight any more."""
     if group.state is GroupState.RECOVERING or group.unresolved:

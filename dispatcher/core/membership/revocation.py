@@ -5,9 +5,9 @@ from __future__ import annotations
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.ownership import change_owner, disown, drain, retarget
+from dispatcher.core.ownership import change_owner, disown, drain, stop_incoming
 from dispatcher.core.records import IncarnationEnded
-from dispatcher.core.recovery.matching import Recovery
+from dispatcher.core.settlement import AbsentOriginals
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import put_back, wait_again
 
@@ -15,9 +15,9 @@ from dispatcher.core.waiting import put_back, wait_again
 class Revocation:
     """Returns what a consumer holds to where it came from, in order."""
 
-    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+    def __init__(self, state: LaneState, absent: AbsentOriginals) -> None:
         self._state = state
-        self._recovery = recovery
+        self._absent = absent
 
     def revoke(self, consumer: Consumer) -> None:
         """End an incarnation: its word counts no more, its messages and groups go to others."""
@@ -34,8 +34,7 @@ class Revocation:
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.log_event("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
         touched = self._return_messages(consumer, *self._find_killer(consumer))
-        for group in list(consumer.incoming):
-            _cancel_move(state, group)
+        stop_incoming(state, consumer)
         for group in list(consumer.groups):
             if group.in_flight:  # another incarnation still has some: wait for it
                 drain(state, group, group.target)
@@ -99,36 +98,22 @@ class Revocation:
             messages.sort(key=lambda message: message.tag)
             state.inbounds[index].ungrouped.messages.extendleft(reversed(messages))
             state.inbounds[index].enlist(state.inbounds[index].ungrouped)
-        self._recovery.revoked_before_their_return(not_back)
+        self._absent.revoked_before_their_return(not_back)
         return touched
 
     def _bury(self, killer: Original, why: str) -> None:
         if killer.is_here:
             self._state.dead_letter(killer, why)
         else:
-            self._recovery.failed_before_its_return(killer, why)
+            self._absent.failed_before_its_return(killer, why)
 
 
 def vacate(state: LaneState, consumer: Consumer) -> None:
     """Give it nothing more: each of its groups goes to another consumer once none of its messages is in
     flight."""
-    for group in list(consumer.incoming):
-        _cancel_move(state, group)
+    stop_incoming(state, consumer)
     for group in list(consumer.groups):
         if not group.in_flight:
             change_owner(state, group)
         elif group.state is GroupState.OWNED:
             drain(state, group)
-
-
-def _cancel_move(state: LaneState, group: Group) -> None:
-    """The group's next owner has ended or leaves: the group stays at its owner, if that one stays."""
-    retarget(state, group, None)
-    owner = group.owner
-    if owner is None or not owner.stays or group.pin not in (None, owner.id):
-        return
-    if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
-        group.become(GroupState.OWNED)
-        state.keep_owner(group)
-        state.relist_backlogs(group)
-        state.rested(group)
