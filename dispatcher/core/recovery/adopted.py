@@ -7,7 +7,7 @@ stay until it comes, and are acked then.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.model import MessageState, Original
@@ -61,11 +61,15 @@ class AdoptedMessages:
             records.append(open_entry(message) if reason is None else ended_entry(message, reason))
         return message
 
-    def end(self) -> list[Original]:
-        """No original comes any more: returns all that were expected, and forgets them."""
+    def end(self, vanish: Callable[[Original], None]) -> None:
+        """No original comes any more: forget all that were expected; those that are not settled `vanish`."""
         adopted = self._all()
         self._by_fingerprint.clear()
-        return adopted
+        for message in adopted:
+            if message.state is MessageState.SETTLED:
+                self._state.effects.records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
+            else:
+                vanish(message)
 
     def _all(self) -> list[Original]:
         return [message for messages in self._by_fingerprint.values() for message in messages]

@@ -108,17 +108,24 @@ class ConsumerReports:
                 UNKNOWN_INBOUND, 0, arrival, item.fingerprint, item.group, None, 0, self._state.now_ms
             )  # fmt: skip
             self._hand_to(consumer, message, item)
-            self._recovery.adopt(message)
+            if self._recovery.is_through():  # its original does not come any more
+                self._report_to_group(message)
+            else:
+                self._recovery.expect(message)
+                self._groups.wait_for(message)
             self.saw(message)
         else:
             self._take_from_elsewhere(message)
             self._hand_to(consumer, message, item)
             if message.is_here:
                 self._state.inbounds[message.inbound].went_out()
-            if message.group is None and message.group_id is not None and self._state.policy.grouped:
-                message.group = self._state.group(message.group_id)
-            self._groups.reported(message)
+            self._report_to_group(message)
         self._state.effects.records.append(open_entry(message))
+
+    def _report_to_group(self, message: Original) -> None:
+        if message.group is None and message.group_id is not None and self._state.policy.grouped:
+            message.group = self._state.group(message.group_id)
+        self._groups.reported(message)
 
     def _hand_to(self, consumer: Consumer, message: Original, item: InHand) -> None:
         """It is in flight at this consumer. Its group's numbers are not known: a join doesn't name them."""

@@ -107,6 +107,10 @@ class Recovery(Feature):
                 self.pending_redeliveries.add(message)
             if holder is not None or self._elsewhere.has_entries_of(entry.group):
                 self._groups.wait_for(message)
+        self.expect(message)
+
+    def expect(self, message: Original) -> None:
+        """An open entry whose original is still to come."""
         self.awaited.add(message)
         self._expecting(message).expect(message)
 
@@ -127,17 +131,6 @@ class Recovery(Feature):
         holder.in_flight[message.seq] = message
         holder.credit -= 1
         holder.next_seq = max(holder.next_seq, message.seq + 1)
-
-    def adopt(self, message: Original) -> None:
-        """A message in flight that only its consumer told us of: these bytes, delivered, are its original."""
-        if self._is_through():
-            if message.group_id is not None and self._state.policy.grouped:
-                message.group = self._state.group(message.group_id)
-                self._groups.reported(message)
-            return
-        self.adopted.expect(message)
-        self.awaited.add(message)
-        self._groups.wait_for(message)
 
     def open_entries(self) -> list[Original]:
         """Every open entry whose original has not come back."""
@@ -187,10 +180,10 @@ class Recovery(Feature):
 
     def end_if_through(self) -> None:
         """One more queue will deliver nothing again: originals of adopted messages may be gone."""
-        if self._is_through():
-            self._end_adopted()
+        if self.is_through():
+            self.adopted.end(self.vanish)
 
-    def _is_through(self) -> bool:
+    def is_through(self) -> bool:
         """Nothing that was unacked before is still to come from any queue."""
         return self._elsewhere.is_through() and not any_recovering(self._state.inbounds)
 
@@ -342,13 +335,6 @@ class Recovery(Feature):
         inbound.recovery = None
         self.proven(inbound, recovery.proven_meanwhile)
         self.end_if_through()
-
-    def _end_adopted(self) -> None:
-        for message in self.adopted.end():
-            if message.state is MessageState.SETTLED:
-                self._state.effects.records.append(Vanished(UNKNOWN_INBOUND, message.arrival))
-            else:
-                self.vanish(message)
 
     def proven(self, inbound: Inbound, count: int) -> None:
         """The broker has processed that many more acks. Counted later while old entries may still be met."""
