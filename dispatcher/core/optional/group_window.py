@@ -166,9 +166,9 @@ class GroupWindows(Feature):
 
     def _stands_still(self, group: Group) -> bool:
         window = self._windows.get(group)
-        return window is not None and group.in_flight > 0 and self._is_overdue(window)
+        return window is not None and group.in_flight > 0 and self._is_late(window)
 
-    def _is_overdue(self, window: _Window) -> bool:
+    def _is_late(self, window: _Window) -> bool:
         """Nothing was settled for longer than usual."""
         still_ms = max(QUICK_MS + 2 * self._way_ms, TIMES_USUAL * window.pace_ms)
         return self._state.now_ms - window.settled_at_ms > still_ms
@@ -193,7 +193,7 @@ class GroupWindows(Feature):
                     group.window = self._initial
                     del self._windows[group]
                 window.settled_at_ms = now_ms
-            elif group.window > 1 and self._is_overdue(window):
+            elif group.window > 1 and self._is_late(window):
                 window.threshold = max(LEAST, group.window // 2)
                 window.shrunk_at_ms = now_ms  # messages in flight tell nothing of those to come
                 group.window = 1
