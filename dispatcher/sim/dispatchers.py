@@ -178,13 +178,16 @@ class SimLane(Lane):
 
 
 class SimReplicas(Replicas):
-    """Says nothing and knows nothing: what it does is for people."""
+    """Says nothing and knows nothing: what it does is for people, and for processes of several lanes."""
 
     async def stand_by(self) -> None:
         pass
 
     async def lead(self, lane_epoch: int) -> None:
         pass
+
+    async def makes_way(self) -> bool:
+        return False
 
 
 class SimRunner(LaneRunner):
