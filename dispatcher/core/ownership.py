@@ -6,7 +6,7 @@ message closes its group. A group gets an owner in one way only, by `LaneState.a
 
 from __future__ import annotations
 
-from dispatcher.core.model import FREE, OWNED, Consumer, ConsumerState, Group, GroupState
+from dispatcher.core.model import FREE, OWNED, Consumer, ConsumerState, Group, GroupState, Original
 from dispatcher.core.state import LaneState
 
 
@@ -51,6 +51,15 @@ def stop_incoming(state: LaneState, consumer: Consumer) -> None:
             state.keep_owner(group)
             state.relist_backlogs(group)
             state.rested(group)
+
+
+def ended_before_others(state: LaneState, group: Group, message: Original) -> None:
+    """A message of the group has ended while others of it are out. If no later number was given, or that is
+    not known, the next ones begin anew: the journal forgets what has ended, so a leader that comes later may
+    take the last one that is out for the last number, and would give this one again (O-3)."""
+    is_last = message.group_seq == group.last_seq and message.epoch == group.epoch
+    if group.state is OWNED and (is_last or not group.epoch):
+        state.begin_epoch(group)
 
 
 def nothing_in_flight(state: LaneState, group: Group) -> None:

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, MessageState, Original
-from dispatcher.core.ownership import nothing_in_flight
+from dispatcher.core.ownership import ended_before_others, nothing_in_flight
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import FailedMessage, Settle
@@ -92,6 +92,8 @@ class Settlement(Feature):
                 group.came_back(message)
                 if not group.in_flight:
                     nothing_in_flight(state, group)
+                elif message.group_seq == group.last_seq or not group.epoch:
+                    ended_before_others(state, group, message)
                 if group.in_flight + 1 >= group.window:  # its window was full
                     state.relist_backlogs(group)
             if message.is_here:
@@ -116,6 +118,8 @@ class Settlement(Feature):
             group.came_back(message)
             if not group.in_flight:
                 nothing_in_flight(self._state, group)
+            elif message.group_seq == group.last_seq or not group.epoch:
+                ended_before_others(self._state, group, message)
             self._state.relist_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:

@@ -7,9 +7,10 @@ from zlib import crc32
 
 import pytest
 
+from dispatcher.core.effects import Effects
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
 from dispatcher.core.model import GroupState
-from dispatcher.core.records import OpenEntry, SettledEntries
+from dispatcher.core.records import Dispatched, OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import InHand
 from tests.spec.lane_bench import LaneBench, clause, names
@@ -62,9 +63,25 @@ class Successor(LaneBench):
         return int(self.lane.state.counters["vanished"])
 
 
+class KeepsRows(LaneBench):
+    """Remembers the rows of owners that were committed."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.rows: dict[bytes, OwnerRow] = {}
+        super().__init__(*args, **options)
+
+    def _take(self, effects: Effects) -> list[Dispatched]:
+        self.rows.update({group: row for group, row in effects.owners.items() if row is not None})
+        return super()._take(effects)
+
+
+class KeepingSuccessor(Successor, KeepsRows):
+    """The same of a later leader."""
+
+
 def test_o7_the_numbers_go_on_at_a_take_over_while_a_message_is_out() -> None:
     """So its consumer misses a copy that is lost when it is sent again."""
-    clause("O-7", "while messages of the group are out at it, their numbers go on")
+    clause("O-7", "under `exclusive`, while messages of the group are out at it, their numbers go on")
     bench = Successor("a1", "a2")
     bench.consumer_lives()
     bench.comes_back("a1", "a2", "a3", "b1")
@@ -86,6 +103,39 @@ def test_o7_no_number_is_taken_again_where_one_is_not_known() -> None:
     bench.consumer_lives()
     bench.comes_back("a1", "a2", "a3")
     assert bench.latest("a3").epoch > EPOCH
+
+
+def test_o7_where_no_owner_is_kept_a_take_over_begins_a_new_epoch() -> None:
+    bench = Successor("a1", name="sequenced", top_up=True)
+    bench.consumer_lives()
+    bench.comes_back("a1", "a2")
+    assert bench.latest("a2").epoch > EPOCH
+
+
+def test_o7_the_latest_number_is_not_given_again_once_it_has_ended_before_another() -> None:
+    """What has ended leaves the journal. So the owner's row says that the numbers don't go on."""
+    clause("O-7", "When the message that was handed over last ends before another of its group")
+    bench = KeepsRows()
+    bench.join("one")
+    bench.arrive("a1", "a2", "a3")
+    before = bench.latest("a3").epoch
+    bench.settle("one", "a2")
+    assert bench.rows[b"a"].epoch == before
+    bench.settle("one", "a3")
+    last = bench.rows[b"a"]
+    assert last.epoch > before
+    bench.arrive("a4", "a5")
+    assert [(bench.latest(name).epoch, bench.latest(name).group_seq) for name in ("a4", "a5")] == [
+        (last.epoch, 1), (last.epoch, 2),
+    ]  # fmt: skip
+
+
+def test_o7_a_leader_that_saw_the_latest_end_first_says_so_to_the_next() -> None:
+    bench = KeepingSuccessor("a1", "a2")
+    bench.consumer_lives()
+    bench.settle_seqs("one", 2)
+    bench.comes_back("a1", "a2")
+    assert bench.rows[b"a"].epoch > EPOCH
 
 
 def test_o7_an_epoch_never_goes_back() -> None:

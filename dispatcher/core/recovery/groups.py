@@ -166,7 +166,9 @@ class GroupRecovery:
             retarget(state, group, None if ends and owner is holder else owner)
         else:
             self._hold(group, holder, GroupState.OWNED)
-            if is_last and self._numbers_go_on(group, out):
+            if not is_last:
+                state.begin_epoch(group)  # the leader after this one may not know it any more
+            elif self._numbers_go_on(group, out):
                 group.goes_on(out[-1])  # so that its consumer misses a copy that is lost once more
             if owner is None:
                 state.keep_owner(group)
@@ -177,8 +179,10 @@ class GroupRecovery:
         return to if self._state.policy.keeps_owner and to is not None and to.stays else None
 
     def _numbers_go_on(self, group: Group, out: list[Original]) -> bool:
-        """Whether the last of these was handed over last: no epoch came later, and Redis lost nothing."""
-        is_known = self.redis_complete and all(message.group_seq for message in out)
+        """Whether the last of these was handed over last: no epoch came later, and Redis lost nothing. Where
+        no owners are kept that is never known."""
+        is_known = self.redis_complete and self._state.policy.keeps_owner
+        is_known = is_known and all(message.group_seq for message in out)
         return is_known and self._row_epochs.get(group.id, 0) <= out[-1].epoch
 
     def _hold(self, group: Group, owner: Consumer, state: GroupState, *, fresh: bool = False) -> None:
