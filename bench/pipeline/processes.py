@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 #: Of Python: the dispatcher's command line.
 PROGRAM: Final = "from dispatcher.cli import main; main()"
 _LOOK_EVERY_S: Final = 0.25
+#: A stage that is over, without how long the others will take.
+_STAGE: Final = re.compile(r"([A-Za-z -]+: [0-9.]+ s)(?:, about \d+ (?:s|min) more)?")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -59,8 +61,8 @@ def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
         text = log.read()
     if process.returncode not in expected:
         sys.exit(f"{' '.join(command)}: exit code {process.returncode}: {text[-2_000:]}")
-    stages = "\n".join(line for line in text.splitlines() if re.fullmatch(r"[a-z -]+: [0-9.]+ s", line))
-    return Spent(seconds, sum(worked.values()), sum(peaks.values()), java, stages, text)
+    stages = [found[1] for line in text.splitlines() if (found := _STAGE.fullmatch(line))]
+    return Spent(seconds, sum(worked.values()), sum(peaks.values()), java, "\n".join(stages), text)
 
 
 def _with_children(root: int) -> list[int]:

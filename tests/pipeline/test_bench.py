@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import duckdb
@@ -10,6 +11,7 @@ import pytest
 from bench.pipeline import by_duckdb
 from bench.pipeline.__main__ import differences
 from bench.pipeline.ledger import make_ledger
+from bench.pipeline.processes import spend
 from tests.pipeline.conftest import Everything
 
 
@@ -40,3 +42,14 @@ def test_duckdb_makes_the_same_tables_by_sql_of_its_own(everything: Everything, 
 def test_a_ledger_too_small_for_its_faults_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lane orders is too small"):
         make_ledger(tmp_path, 1_000, 10_000, planted=100)
+
+
+def test_the_stages_of_a_run_are_told_without_their_estimates() -> None:
+    lines = (
+        "starting Java and Spark: 4.1 s",
+        "hand-overs: 8.0 s, about 2 min more",
+        "summary: 1.0 s",
+        "else",
+    )
+    said = spend([sys.executable, "-c", f"print({chr(10).join(lines)!r})"])
+    assert said.stderr.splitlines() == [lines[0], "hand-overs: 8.0 s", lines[2]]

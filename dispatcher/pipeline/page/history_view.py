@@ -40,7 +40,6 @@ class HistoryChart:
     description: str
     lines: Sequence[HolderLine]
     waiting: str
-    top: float  # of what waited
     bottom: float
     height: float
     x_ticks: Sequence[AxisTick]
@@ -74,7 +73,7 @@ def history_chart(
     scale, y_ticks = number_axis(most, bottom, top)
     return HistoryChart(
         key, wording.clipped(history.group), _in_words(history, first_s, last_s, most), lines,
-        _steps(history.waiting, places, scale, bottom), top, bottom, bottom + _BELOW, x_ticks,
+        _steps(history.waiting, places, scale, bottom), bottom, bottom + _BELOW, x_ticks,
         [y_ticks[0], y_ticks[-1]], [*_shades(x, missing, bottom)],
         sorted({x(at.timestamp()) for at in violated_at}),
     )  # fmt: skip
