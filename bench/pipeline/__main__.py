@@ -2,7 +2,8 @@
 
 A ledger is generated, run over in a process of its own, and deleted. The measure is plain Spark SQL, which
 scans the ledger and makes its heaviest single aggregate, once. With --duckdb also DuckDB makes most tables of
-the report, by SQL of its own, and every cell is compared.
+the report, by SQL of its own, and every cell is compared. With --hot-share an even ledger is compared with
+one in which one group of each lane has that share of its messages.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from dispatcher.pipeline.session import heap_mib
 #: Limits: of the run's time as a multiple of the measure's, and of time over rows between two sizes.
 RATIO_MAX: Final = 14.0
 GROWTH_MAX: Final = 1.1
+#: Of a ledger with a hot group, as multiples of an even one's.
+HOT_TIME_MAX: Final = 1.3
+HOT_MEMORY_MAX: Final = 1.15
 GROUPS: Final = 100_000
 
 
@@ -45,6 +49,18 @@ class Measured(NamedTuple):
 def measure(folder: Path, rows: int, planted: int, *, with_duckdb: bool) -> Measured:
     ledger, report = folder / "ledger", folder / "report"
     made = make_ledger(ledger, rows, GROUPS, planted)
+    run, faults = _run(ledger, report, made)
+    plain = spend([
+        sys.executable, "-m", "bench.pipeline.baseline", str(ledger), str(folder / "plain"), str(made.rows),
+    ])  # fmt: skip
+    _say(f"  one aggregate in plain Spark SQL: {plain.seconds:.1f} s, {plain.cpu_seconds:.0f} of CPU")
+    if with_duckdb:
+        faults += _compare(ledger, report, folder / "duckdb")
+    return Measured(made, run, plain, faults)
+
+
+def _run(ledger: Path, report: Path, made: Made) -> tuple[Spent, list[str]]:
+    """What a run spends, and what is wrong."""
     _say(f"{made.rows:,} rows, {made.bytes / 2**20:,.0f} MiB, {made.days} days")
     run = spend([
         sys.executable, "-c", PROGRAM, "pipeline", "run", "--input", str(ledger), "--output", str(report),
@@ -58,13 +74,34 @@ def measure(folder: Path, rows: int, planted: int, *, with_duckdb: bool) -> Meas
     faults = [*differences(report, made), *_heap(run, made)]
     _say(f"  {len(made.violations)} planted violations, {sum(made.gaps.values())} planted gaps: "
          + ("; ".join(faults) or "found, and no others"))  # fmt: skip
-    plain = spend([
-        sys.executable, "-m", "bench.pipeline.baseline", str(ledger), str(folder / "plain"), str(made.rows),
-    ])  # fmt: skip
-    _say(f"  one aggregate in plain Spark SQL: {plain.seconds:.1f} s, {plain.cpu_seconds:.0f} of CPU")
-    if with_duckdb:
-        faults += _compare(ledger, report, folder / "duckdb")
-    return Measured(made, run, plain, faults)
+    return run, faults
+
+
+def measure_hot(folder: Path, rows: int, planted: int, share: float) -> list[str]:
+    """What it costs that one group of each lane has this share of its messages; returns what is wrong, or
+    costs too much."""
+    spent: list[Spent] = []
+    wrong: list[str] = []
+    for name, part in ("even", 0.0), ("hot", share):
+        made = make_ledger(folder / name / "ledger", rows, GROUPS, planted, hot_share=part)
+        _say(f"{name}: {part:.0%} of each lane are one group's" if part else name)
+        run, faults = _run(folder / name / "ledger", folder / name / "report", made)
+        spent.append(run)
+        wrong += faults
+    even, hot = spent
+    ratios = {
+        "time": (hot.seconds / even.seconds, HOT_TIME_MAX),
+        "memory": (hot.peak_bytes / even.peak_bytes, HOT_MEMORY_MAX),
+    }
+    _say(
+        f"with a hot group: {ratios['time'][0]:.2f} times the time, "
+        f"{hot.cpu_seconds / even.cpu_seconds:.2f} times the CPU time, "
+        f"{ratios['memory'][0]:.2f} times the memory"
+    )
+    return wrong + [
+        f"a hot group takes {ratio:.2f} times the {name} (at most {most:g})"
+        for name, (ratio, most) in ratios.items() if round(ratio, 2) > most
+    ]  # fmt: skip
 
 
 def _compare(ledger: Path, report: Path, database: Path) -> list[str]:
@@ -164,18 +201,25 @@ def main() -> int:
     parser.add_argument("--duckdb", action="store_true", help="also make the tables with DuckDB, and compare")
     parser.add_argument("--folder", help="where ledger and report are made, and deleted (the system's)")
     parser.add_argument("--new-day", action="store_true", help="what the last date costs, instead")
+    parser.add_argument("--hot-share", type=float, help="what a group with this share costs, instead")
     given = parser.parse_args()
     sizes = sorted(given.rows or [5_000_000])
     if sizes[0] < 1 or given.planted < 0:
         parser.error("--rows must be at least 1, --planted at least 0")
+    if given.hot_share is not None and not 0 < given.hot_share < 1:
+        parser.error("--hot-share must be between 0 and 1")
     found, broken = [], []
     for rows in sizes:
-        with tempfile.TemporaryDirectory(prefix="bench-pipeline-", dir=given.folder) as folder:
+        with tempfile.TemporaryDirectory(prefix="bench-pipeline-", dir=given.folder) as name:
+            folder = Path(name)
             try:
                 if given.new_day:
-                    broken += measure_new_day(Path(folder), rows, given.planted)
-                else:
-                    found.append(measure(Path(folder), rows, given.planted, with_duckdb=given.duckdb))
+                    broken += measure_new_day(folder, rows, given.planted)
+                    continue
+                if given.hot_share is not None:
+                    broken += measure_hot(folder, rows, given.planted, given.hot_share)
+                    continue
+                found.append(measure(folder, rows, given.planted, with_duckdb=given.duckdb))
             except ValueError as problem:
                 parser.error(f"--rows {rows}: {problem}")
     for each in found:

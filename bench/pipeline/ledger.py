@@ -53,14 +53,16 @@ class Made(NamedTuple):
     days: int
 
 
-def make_ledger(folder: Path, rows: int, groups: int, planted: int, seed: int = 1) -> Made:
-    """Write it, with `planted` violations of each rule in each whole lane. Raises ValueError if they have no
-    room in so few rows."""
+def make_ledger(
+    folder: Path, rows: int, groups: int, planted: int, seed: int = 1, hot_share: float = 0.0
+) -> Made:
+    """Write it, with `planted` violations of each rule in each whole lane, and `hot_share` of each lane's
+    messages in one group. Raises ValueError if they have no room in so few rows."""
     days = max(3, round(rows / 1_000_000))
     violations: set[tuple[str, str, str, int]] = set()
     gaps: Counter[str] = Counter()
     for place, (lane, share) in enumerate(LANES.items()):
-        numbers = Numbers(groups, seed + place)
+        numbers = Numbers(groups, seed + place, hot_share)
         made = _Lane(folder, lane, numbers, int(rows * share), days, 0 if lane == TORN else planted)
         made.write()
         violations |= {(lane, name_of(each.group), each.rule, each.arrival) for each in numbers.planted}

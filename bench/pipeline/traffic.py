@@ -24,6 +24,8 @@ FAILED_SHARE: Final = 0.001
 PARKED_SHARE: Final = 0.002
 SPACING_US: Final = 500
 SECOND: Final = 1_000_000
+#: The group that may have a share of its own.
+HOT: Final = 0
 
 
 class Planted(NamedTuple):
@@ -37,7 +39,8 @@ class Planted(NamedTuple):
 class Numbers:
     """What goes on over the leaderships of a lane."""
 
-    def __init__(self, groups: int, seed: int) -> None:
+    def __init__(self, groups: int, seed: int, hot_share: float = 0.0) -> None:
+        self.hot_share = hot_share
         self.random = np.random.default_rng(seed)
         self.arrivals = np.zeros(len(INBOUNDS), np.int64)
         weights = 1 / np.arange(1, groups + 1)
@@ -47,9 +50,12 @@ class Numbers:
         self.due: Counter[str] = Counter()  # violations that are to be planted, by rule
 
     def groups(self, count: int) -> np.ndarray:
-        """Drawn by Zipf: the n-th gets 1/n of what the first gets."""
+        """Drawn by Zipf: the n-th gets 1/n of what the first gets. HOT has its share of all besides."""
         drawn = np.searchsorted(self._reached, self.random.random(count))
-        return np.minimum(drawn, len(self._reached) - 1).astype(np.int32)
+        drawn = np.minimum(drawn, len(self._reached) - 1)
+        if self.hot_share:
+            drawn[self.random.random(count) < self.hot_share] = HOT
+        return drawn.astype(np.int32)
 
 
 def counted(keys: np.ndarray) -> np.ndarray:
@@ -121,6 +127,8 @@ def _plant(numbers: Numbers, found: Columns, kept: int) -> None:
     by_group: dict[int, list[int]] = {}
     for row in np.argsort(groups[:kept], kind="stable"):
         by_group.setdefault(int(groups[row]), []).append(int(row))
+    if numbers.hot_share:
+        _plant_in_hot(numbers, found, by_group.pop(HOT, []))
     tail = set(groups[kept:].tolist())
     strange = set(groups[(found["attempt"] > 1) | (found["outcome"] == FAILED)].tolist()) | numbers.spoiled
     clean = [group for group, rows in by_group.items() if len(rows) > 3 and group not in strange]
@@ -135,6 +143,30 @@ def _plant(numbers: Numbers, found: Columns, kept: int) -> None:
             numbers.planted.append(Planted(rule, group, late))
             numbers.spoiled.add(group)
             due[rule] -= 1
+
+
+def _plant_in_hot(numbers: Numbers, found: Columns, rows: list[int]) -> None:
+    """One violation of each rule that is due, if the group has enough messages, in the middle of them."""
+    third = len(rows) // 3
+    plain = [row for row in rows if found["attempt"][row] == 1 and found["outcome"][row] != FAILED]
+    if third < 30:
+        return
+    if numbers.due["order"] and (late := _swap(found, plain[third : 2 * third])) is not None:
+        numbers.planted.append(Planted("order", HOT, late))
+        numbers.due["order"] -= 1
+    if numbers.due["overlap"]:
+        numbers.planted += [Planted("overlap", HOT, late) for late in _overlap_in_hot(found, rows, 2 * third)]
+        numbers.due["overlap"] -= 1
+
+
+def _overlap_in_hot(found: Columns, rows: list[int], place: int) -> list[int]:
+    """One goes to another consumer while others are in hand; returns the arrivals of those that begin while
+    the other one has any."""
+    began, ended, strange = found["dispatched_at"], found["ended_at"], rows[place]
+    ended[rows[place - 1]] = began[strange] + 5_000
+    found["consumer"][strange] = (found["consumer"][strange] + 1) % CONSUMERS
+    late = [row for row in rows[place + 1 :] if began[row] < ended[strange]]
+    return [int(found["arrival"][row]) for row in [strange, *late]]
 
 
 def _swap(found: Columns, rows: list[int]) -> int | None:
