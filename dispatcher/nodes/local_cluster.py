@@ -53,6 +53,13 @@ class ClusterNode(LocalRabbitMQ):
         self._signal(signal.SIGCONT)
         self._frozen = False
 
+    def stop_app(self) -> None:
+        """`rabbitmqctl stop_app`: RabbitMQ ends in order, its Erlang goes on."""
+        self.evaluate("rabbit:stop()")
+
+    def start_app(self) -> None:
+        self.evaluate("rabbit:start()")
+
     def part_from(self, others: Iterable[ClusterNode]) -> None:
         """Lose these nodes from sight, both ways and at once, until `meet`. Clients still reach all nodes.
 

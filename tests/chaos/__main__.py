@@ -23,6 +23,7 @@ from rich.console import Console
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes.installed import ensure_installed
 from tests.chaos.faults import Faults
+from tests.chaos.going_on import STALL_AFTER_STOP_S, STALL_S, Limits
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.plan import CONCURRENT, HANDOVER, Plan
 from tests.chaos.report import Report, stamp
@@ -37,6 +38,7 @@ LANES = {
 }
 #: It keeps no order, and refuses what operators say of groups, which is what the others are hurt by.
 BY_ITSELF = (CONCURRENT,)
+RATE, RATE_ON_CLUSTER = 200.0, 60.0
 PROGRESS_S = 10.0
 #: Commands that wait for a dispatcher hold one each, and a server has to start meanwhile.
 THREADS = 100
@@ -66,9 +68,27 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--policy", choices=[*LANES, "all"], default="all", help="one lane of each that has groups (all)"
     )
-    parser.add_argument("--rate", type=float, default=200, help="messages per second, all producers (200)")
+    rate = "messages per second, all producers (200, on a cluster 60)"
+    parser.add_argument("--rate", type=float, help=rate)
+    parser.add_argument(
+        "--cluster", action="store_true", help="three RabbitMQ nodes, which are hurt one by one"
+    )
+    stall = f"how long a lane may stand still after that ({STALL_S:.0f}; needs --cluster)"
+    parser.add_argument("--stall", type=float, metavar="SECONDS", help=stall)
+    after_stop = f"the same after a clean stop ({STALL_AFTER_STOP_S:.0f}; needs --cluster)"
+    parser.add_argument("--stall-after-stop", type=float, metavar="SECONDS", help=after_stop)
     parser.add_argument("--report", type=Path, metavar="DIR", help="where to put the report and the record")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not options.cluster and (options.stall, options.stall_after_stop) != (None, None):
+        parser.error("--stall and --stall-after-stop are for --cluster")
+    if options.rate is None:
+        options.rate = RATE_ON_CLUSTER if options.cluster else RATE
+    return options
+
+
+def _limits(options: argparse.Namespace) -> Limits:
+    given = {"stall_s": options.stall, "after_stop_s": options.stall_after_stop}
+    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 async def _until_signalled(options: argparse.Namespace, seed: int, console: Console) -> int:
@@ -92,7 +112,7 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
     if any(record.iterdir()):
         console.print(f"--report: {record} is not empty", style="red")
         return 2
-    plan = Plan(seed, options.seconds)
+    plan = Plan(seed, options.seconds, on_cluster=options.cluster)
     chosen = [policy for policy in LANES if policy not in BY_ITSELF]
     lanes = [LANES[policy] for policy in (chosen if options.policy == "all" else [options.policy])]
     console.print(f"{len(plan.faults)} faults in {options.seconds:.0f} s, {plan.settings}", highlight=False)
@@ -114,7 +134,7 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
                 await progress
         await stage.heal()
         say("the last fault is over")
-        report = Report(seed, plan, begun, faults.happened, await end_and_judge(stage))
+        report = Report(seed, plan, begun, faults.happened, await end_and_judge(stage, _limits(options)))
     report.write(folder)
     report.show(console)
     console.print(f"report: {folder}", highlight=False)

@@ -31,7 +31,13 @@ class RecordingConsumer(BareConsumer):  # type: ignore[misc]
         self.name = ""
         self.welcome_n = 0
         self.to_confirm: list[int] = []  # said before this connection's welcome
+        self.urls = url.split(",")
         super().__init__(url, lane, consumer)
+
+    def connect(self) -> None:
+        """To any of the nodes, where there are several."""
+        self.url = random.choice(self.urls)
+        super().connect()
 
     def become_new(self) -> None:
         if self.name:

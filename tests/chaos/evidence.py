@@ -35,7 +35,7 @@ from tests.chaos.evictions import (
 )
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderships import Leadership, leaderships
-from tests.chaos.parts import Eviction, Process
+from tests.chaos.parts import Eviction, Outage, Process
 from tests.chaos.producer import read_produced
 from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection
@@ -313,7 +313,7 @@ def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
         if outage.back_to is None:
             continue
         next_led = min((one.since for one in led if one.since > outage.since), default=math.inf)
-        if any(outage.since < at < next_led for at in restored):
+        if any(outage.since < at < next_led for at in restored) or _was_kept(outage, led):
             continue
         since = _last_acks(stage, led, outage.back_to) - ACK_DELAY_S
         until = next_led if next_led < math.inf else time.monotonic()
@@ -322,9 +322,16 @@ def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
             # A killed broker forgets thousands of acks; what says that they were given is gone.
             Forgotten(-math.inf, until, broker.since)
             for broker in stage.rabbitmq_outages
-            if broker.killed and broker.since > since
+            if broker.killed and broker.since > since and stage.cluster is None  # others of a cluster know
         ]
     return found
+
+
+def _was_kept(outage: Outage, led: list[Leadership]) -> bool:
+    """A replica took the place of the primary, and who led before still led when it would have noticed that
+    writes are missing: there were none."""
+    noticed = outage.until + RESTORED_S
+    return outage.promoted and any(one.since <= outage.since and noticed <= one.until for one in led)
 
 
 def _last_acks(stage: Stage, led: list[Leadership], at: float) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from dispatcher.nodes.local import LocalNode
 from tests.chaos.commands import Commands, Happened, picked
 from tests.chaos.deciding import Decider
+from tests.chaos.node_faults import NodeFaults
 from tests.chaos.operator import Operator
 from tests.chaos.parts import Outage, Process, Replica
 from tests.chaos.plan import Fault
@@ -23,7 +24,7 @@ SDK_KINDS = ("async", "blocking", "iterating")
 EXTRA_KINDS = (*SDK_KINDS, "bare")
 
 
-class Faults(Commands):
+class Faults(Commands, NodeFaults):
     """Every kind of fault is a method of its name."""
 
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:

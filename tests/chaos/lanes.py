@@ -9,7 +9,7 @@ from tests.chaos.plan import HANDOVER
 
 @dataclass(frozen=True, slots=True)
 class LaneOnStage:
-    """One lane with a classic and a quorum inbound queue."""
+    """One lane with a classic and a quorum inbound queue, on a cluster with two quorum queues."""
 
     name: str
     policy: str  # or HANDOVER

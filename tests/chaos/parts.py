@@ -13,19 +13,20 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.proxies import Proxies
 from tests.client.tcp_proxy import TcpProxy
 from tests.service.harness import DispatcherProcess
 
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One process of a consumer or producer, with a proxy of its own before RabbitMQ."""
+    """One process of a consumer or producer, with a proxy of its own before RabbitMQ, or before each node."""
 
     name: str
     who: str
     lane: LaneOnStage
     kind: str
-    proxy: TcpProxy
+    proxy: TcpProxy | Proxies
     popen: subprocess.Popen[bytes]
     killed_at: float | None = None
     left_at: float | None = None
@@ -67,7 +68,7 @@ class Replica:
 
     name: str
     process: DispatcherProcess
-    rabbitmq: TcpProxy
+    rabbitmq: TcpProxy | Proxies
     redis: TcpProxy
     ended_at: list[float] = field(default_factory=list)  # when it was killed, or told to stop
     slow: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
@@ -110,3 +111,14 @@ class Outage:
     until: float
     killed: bool = False
     back_to: float | None = None
+    promoted: bool = False  # another Redis took its place, which may lack what was written last
+
+
+class NodeFault(NamedTuple):
+    """What was done to one node of a cluster."""
+
+    name: str
+    node: int
+    since: float
+    until: float  # all nodes saw each other again
+    lasted_s: float  # without the time that it took to come back

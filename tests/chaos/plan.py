@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
+
+from dispatcher.nodes.local_cluster import PAUSE_MINORITY
 
 #: Heartbeat of the dispatchers' connections to RabbitMQ, the shortest that leaves room for a busy machine.
 DISPATCHER_HEARTBEAT_S: Final = 4
@@ -27,6 +29,12 @@ READERS: Final = ("h0", "h1", "h2")
 READER_KINDS: Final = ("reading", "reading", REMEMBERING := "remembering")
 
 
+#: What nodes of a cluster do that lose sight of others. The first is what it should be.
+PARTITIONS: Final = (PAUSE_MINORITY, PAUSE_MINORITY, "autoheal", "ignore")
+#: So long before the end no node of a cluster is hurt any more: lanes have this time to go on.
+CALM_S: Final = 20.0
+
+
 class Span(NamedTuple):
     """How long a fault lasts: uniform between these."""
 
@@ -39,6 +47,8 @@ FIRST, NEXT = Span(0.2, 0.8), Span(0.1, 1.9)
 MOMENT, SHORT, MIDDLE = Span(0.0, 0.0), Span(0.1, 3.0), Span(1.0, 6.0)
 #: Longer than RabbitMQ waits for a sign of life: two heartbeats of a dispatcher, of an SDK consumer (10 s).
 DISPATCHER_LOST, CONSUMER_LOST = Span(9.0, 14.0), Span(21.0, 28.0)
+#: Longer than a cluster takes to give up a node that stands still.
+NODE_GIVEN_UP, PARTED = Span(9.0, 14.0), Span(1.0, 14.0)
 #: Longer than any of ACK_TIMEOUTS_S, for most leaders.
 OVERDUE = Span(8.0, 16.0)
 
@@ -101,6 +111,28 @@ STREAMS: Final = {
 }  # fmt: skip
 
 
+#: On a cluster. A node is hurt only while all others are well.
+ON_CLUSTER: Final = {
+    "node": Stream(22.0, (
+        Kind("kill_node", 3, MIDDLE), Kind("stop_node", 2, MIDDLE), Kind("stop_app", 2, MIDDLE),
+        Kind("freeze_node", 1, SHORT), Kind("freeze_node", 2, NODE_GIVEN_UP), Kind("part_node", 3, PARTED),
+    )),
+    "dispatcher": Stream(12.0, (
+        Kind("kill_leader", 3, SHORT), Kind("kill_other", 1, SHORT), Kind("stop_leader", 1, SHORT),
+    )),
+    "consumer": Stream(5.0, (
+        Kind("kill_consumer", 4, SHORT), Kind("leave_consumer", 2, SHORT), Kind("cut_consumer", 2, MOMENT),
+        Kind("freeze_consumer", 1, MIDDLE), Kind("freeze_consumer", 1, CONSUMER_LOST),
+    )),
+    "producer": Stream(20.0, (Kind("kill_producer", 1, SHORT), Kind("cut_producer", 1, MOMENT))),
+    "operator": Stream(5.0, (
+        Kind("rebalance", 2, MOMENT), Kind("move_group", 2, MOMENT), Kind("close_group", 1, MOMENT),
+        Kind("pause_group", 1, MIDDLE), Kind("pin_group", 1, MIDDLE),
+    )),
+    "redis": Stream(40.0, (Kind("lose_redis_primary", 1, MOMENT),)),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault of a plan. `pick` chooses its target among those there are then, 0 <= pick < 1."""
@@ -140,6 +172,7 @@ class Settings:
     readers_prefetch: int  # of the consumers that only read their queues
     in_flight_per_group: int  # at most, where a group has no owner
     readers_keep: bool  # whether their lane keeps what comes in
+    partitions: str  # what nodes of a cluster do that lose sight of others
 
     def lane_keys(self, policy: str) -> dict[str, Any]:
         """What a lane of this policy is configured with, beside its inbound queues."""
@@ -222,9 +255,10 @@ class Settings:
 
 
 class Plan:
-    """Everything that the seed decides."""
+    """Everything that the seed decides. `on_cluster`: of three RabbitMQ nodes."""
 
-    def __init__(self, seed: int, seconds: float) -> None:
+    def __init__(self, seed: int, seconds: float, *, on_cluster: bool = False) -> None:
+        self.on_cluster = on_cluster
         chance = random.Random(seed)
         self.settings = Settings(
             reconnect_grace=chance.choice(["0s", "0s", "2s"]),
@@ -243,14 +277,19 @@ class Plan:
             **_windows(random.Random(f"{seed} windows")),
             in_flight_per_group=random.Random(f"{seed} concurrent").choice([1, 3, 10]),
             **_for_readers(random.Random(f"{seed} readers")),
+            partitions=random.Random(f"{seed} partitions").choice(PARTITIONS),
         )
+        if on_cluster:  # a lane whose groups have all stopped does not go on by itself
+            self.settings = replace(self.settings, stopping=())
         self.producer_seed = chance.randrange(2**31)
         # A stream of its own each: one more kind here changes nothing there.
         self.faults = sorted(
             (
                 fault
-                for name, stream in STREAMS.items()
-                for fault in _drawn(random.Random(f"{seed} {name}"), stream, seconds)
+                for name, stream in (ON_CLUSTER if on_cluster else STREAMS).items()
+                for fault in _drawn(
+                    random.Random(f"{seed} {name}"), stream, seconds - CALM_S * (name == "node")
+                )
             ),
             key=lambda fault: fault.at_s,
         )

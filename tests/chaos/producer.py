@@ -28,6 +28,7 @@ from dispatcher.judge.record import UNGROUPED, MessageKey
 from dispatcher.settings import RabbitSettings
 from tests.recovery.load import NumberingProducer, Numbers
 from tests.recovery.rules import is_closing
+from tests.recovery.scene import CLUSTER_HEARTBEAT_S
 
 SENT, CONFIRMED, REPEATED = "sent", "confirmed", "repeated"
 #: Sent and not confirmed at most: after a lost connection all of these may be in the broker twice.
@@ -145,38 +146,45 @@ def _send(
     answer.add_done_callback(partial(outstanding.answered, number))
 
 
-async def run_async(url: str, numbers: Numbers, rate: float, outstanding: Outstanding) -> None:
+async def run_async(urls: list[str], numbers: Numbers, rate: float, outstanding: Outstanding) -> None:
     told = asyncio.create_task(_told_to_stop())
-    async with GroupProducer(url, exchange="") as producer:
+    async with GroupProducer(urls, exchange="") as producer:
         while not told.done():
             if len(outstanding) < OUTSTANDING_MAX:
                 _send(producer, numbers.next(), outstanding)
             await asyncio.sleep(1 / rate)  # sleeps: the rate
 
 
-def run_blocking(url: str, numbers: Numbers, rate: float, outstanding: Outstanding) -> None:
+def run_blocking(urls: list[str], numbers: Numbers, rate: float, outstanding: Outstanding) -> None:
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    with BlockingGroupProducer(url, exchange="") as producer:
+    with BlockingGroupProducer(urls, exchange="") as producer:
         while not told.wait(1 / rate):
             if len(outstanding) < OUTSTANDING_MAX:
                 _send(producer, numbers.next(), outstanding)
+
+
+def _settings(urls: list[str]) -> RabbitSettings:
+    if len(urls) == 1:
+        return RabbitSettings(url=urls[0])
+    return RabbitSettings(urls=tuple(urls), heartbeat_ms=CLUSTER_HEARTBEAT_S * 1_000)
 
 
 def main(arguments: list[str]) -> None:
     kind, url, queues, groups, rate, name, path, seed = arguments
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = ProducerRecord(Path(path))
+    urls = url.split(",")
     if kind == "raw":
-        raw = _Raw(RabbitSettings(url=url), queues.split(","), int(groups), float(rate), int(seed), name)
+        raw = _Raw(_settings(urls), queues.split(","), int(groups), float(rate), int(seed), name)
         asyncio.run(run_raw(raw, record))
         return
     numbers = Numbers(queues.split(","), int(groups), int(seed), name)
     outstanding = Outstanding(record)
     if kind == "async":
-        asyncio.run(run_async(url, numbers, float(rate), outstanding))
+        asyncio.run(run_async(urls, numbers, float(rate), outstanding))
     else:
-        run_blocking(url, numbers, float(rate), outstanding)
+        run_blocking(urls, numbers, float(rate), outstanding)
 
 
 if __name__ == "__main__":

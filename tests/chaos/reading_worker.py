@@ -44,8 +44,9 @@ class ReadingConsumer:
     def __init__(
         self, url: str, queue: str, prefetch: int, record: RecordWriter, work_ms: float, *, remembers: bool
     ) -> None:
-        self._parameters = pika.URLParameters(url)
-        self._parameters.heartbeat = HEARTBEAT_S
+        self._parameters = [pika.URLParameters(node) for node in url.split(",")]
+        for parameters in self._parameters:
+            parameters.heartbeat = HEARTBEAT_S
         self._queue = queue
         self._prefetch = prefetch
         self._record = record
@@ -62,7 +63,7 @@ class ReadingConsumer:
             connection = None
             life = f"r{self._lives + 1}"
             try:
-                connection = pika.BlockingConnection(self._parameters)
+                connection = pika.BlockingConnection(random.choice(self._parameters))
                 channel = self._consume(connection, life)
                 while not self._may_end():
                     connection.process_data_events(time_limit=0 if self._in_hand else 0.05)

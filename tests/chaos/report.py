@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -14,17 +15,20 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.chaos.faults import Happened
-from tests.chaos.plan import STREAMS, Plan
-from tests.chaos.verdict import Verdict, lives_of
+from tests.chaos.plan import ON_CLUSTER, STREAMS, Plan
+from tests.chaos.verdict import LaneVerdict, Verdict, lives_of
 
 VIOLATIONS_SHOWN_MAX = 12
 #: One colour per stream of faults.
 COLOURS = {
     "dispatcher": "tab:blue", "consumer": "tab:green", "stuck": "tab:brown", "producer": "tab:gray",
     "operator": "tab:purple", "operations": "tab:pink", "decisions": "tab:olive",
-    "configuration": "tab:cyan", "redis": "tab:orange", "broker": "tab:red",
+    "configuration": "tab:cyan", "redis": "tab:orange", "broker": "tab:red", "node": "tab:red",
 }  # fmt: skip
-_STREAM_OF = {kind.name: name for name, stream in STREAMS.items() for kind in stream.kinds}
+_STREAM_OF = {
+    kind.name: name for streams in (STREAMS, ON_CLUSTER) for name, stream in streams.items()
+    for kind in stream.kinds
+}  # fmt: skip
 
 
 class Report:
@@ -45,6 +49,7 @@ class Report:
             "lanes": {lane.lane.name: {"policy": lane.lane.policy, **lane.counts} for lane in verdict.lanes},
             "drained_s": round(verdict.drained_s, 2),
             "fault_counts": dict(sorted(self._fault_counts().items())),
+            "stalls_s": {lane.lane.name: _stalls(lane) for lane in verdict.lanes if lane.stalls},
             "violations": verdict.violations,
             "faults": [happened.as_dict() for happened in self._happened],
         }
@@ -70,7 +75,24 @@ class Report:
         for name, count in sorted(self._fault_counts().items()):
             faults.add_row(name, str(count))
         console.print(faults)
+        self._show_stalls(console)
         self._show_violations(console)
+
+    def _show_stalls(self, console: Console) -> None:
+        """How long each lane stood still after what was done to a node."""
+        lanes = [lane for lane in self._verdict.lanes if lane.stalls]
+        if not lanes:
+            return
+        stalls = Table(
+            title="Longest wait for a message to be settled after a fault, in seconds: median, longest"
+        )
+        stalls.add_column("")
+        for lane in lanes:
+            stalls.add_column(lane.lane.name, justify="right")
+        of_lanes = [_stalls(lane) for lane in lanes]
+        for name in sorted({name for one in of_lanes for name in one}):
+            stalls.add_row(name, *(_median_and_longest(one.get(name, [])) for one in of_lanes))
+        console.print(stalls)
 
     def _show_violations(self, console: Console) -> None:
         verdict = self._verdict
@@ -111,7 +133,7 @@ class Report:
             bars = [(h.since_s, max(h.until_s - h.since_s, 0.2)) for h in mine]
             faults.broken_barh(bars, (place - 0.4, 0.8), color=colour, alpha=0.6)
             for h in mine:
-                if stream == "broker":
+                if stream in ("broker", "node"):
                     rates.axvspan(h.since_s, h.until_s, color=colour, alpha=0.12)
         faults.set_yticks(range(len(COLOURS)), list(COLOURS))
         faults.set_xlabel("seconds")
@@ -124,6 +146,18 @@ class Report:
             return [], []
         seconds = list(range(min(counts), max(counts) + 1))
         return seconds, [counts[second] for second in seconds]
+
+
+def _stalls(lane: LaneVerdict) -> dict[str, list[float]]:
+    """By the kind of the fault, in the order of their times."""
+    found: dict[str, list[float]] = {}
+    for one in lane.stalls:
+        found.setdefault(one.fault.name, []).append(round(one.lasted_s, 2))
+    return found
+
+
+def _median_and_longest(times_s: list[float]) -> str:
+    return f"{statistics.median(times_s):.1f}, {max(times_s):.1f}" if times_s else ""
 
 
 def _zero(count: int) -> str:

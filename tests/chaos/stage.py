@@ -19,12 +19,15 @@ from pamqp import commands
 from dispatcher.errors import DispatcherError
 from dispatcher.judge.judge import Move
 from dispatcher.nodes.local import LocalNode
+from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
+from tests.chaos.cluster import ClusterServers
 from tests.chaos.decisions import Decision
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.parts import Eviction, Outage, Process, Replica
+from tests.chaos.parts import Eviction, NodeFault, Outage, Process, Replica
 from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READER_KINDS, READERS, Plan
+from tests.chaos.proxies import Proxies
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
@@ -58,12 +61,14 @@ class Stage:
         self.plan = plan
         self.lanes = lanes
         self.rate = rate
-        self.servers = PrivateServers()
+        self.cluster = ClusterServers(plan.settings.partitions) if plan.on_cluster else None
+        self.servers = self.cluster or PrivateServers()
         self.replicas: list[Replica] = []
         self.consumers: list[Process] = []
         self.producers: list[Process] = []
         self.rabbitmq_outages: list[Outage] = []
         self.redis_outages: list[Outage] = []
+        self.node_faults: list[NodeFault] = []  # of a cluster
         self.moves: dict[str, list[Move]] = {lane.name: [] for lane in lanes}
         self.evictions: list[Eviction] = []
         self.decisions: dict[str, list[Decision]] = {lane.name: [] for lane in lanes}
@@ -73,9 +78,17 @@ class Stage:
         self._stack = AsyncExitStack()
 
     @property
+    def nodes(self) -> list[LocalRabbitMQ]:
+        """Of RabbitMQ."""
+        return [self.servers.rabbitmq] if self.cluster is None else [*self.cluster.cluster.nodes]
+
+    @property
     def rabbitmq(self) -> RabbitSettings:
         """RabbitMQ, not through a proxy."""
-        return RabbitSettings(url=self.servers.amqp_url)
+        if self.cluster is None:
+            return RabbitSettings(url=self.servers.amqp_url)
+        urls = tuple(node.amqp_url for node in self.nodes)
+        return RabbitSettings(urls=urls, heartbeat_ms=DISPATCHER_HEARTBEAT_S * 1_000)
 
     # -- beginning --
 
@@ -84,15 +97,14 @@ class Stage:
         await asyncio.to_thread(self.servers.start)
         client = await Client.open(self.rabbitmq)
         for lane in self.lanes:
-            high, low = lane.queues
-            await client.declare(high, x_queue_version=self.plan.settings.queue_version)
-            await client.declare(low, x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+            await self._declare_inbound(client, lane)
             await _declare_target(client, lane)
         await client.close()
         for number in range(2):
             await self._start_replica(f"dispatcher{number}")
         await eventually(lambda: all(map(self.leader, self.lanes)), START_TIMEOUT_S, "a leader of every lane")
-        await asyncio.to_thread(self.servers.rabbitmq.sync_definitions)
+        for node in self.nodes:
+            await asyncio.to_thread(node.sync_definitions)
         for lane in self.lanes:
             if lane.hands_over:
                 for who, kind in zip(READERS, READER_KINDS, strict=True):
@@ -108,8 +120,15 @@ class Stage:
                 await self.start_producer(lanes[number % len(lanes)], f"p{number}", kind)
         await eventually(lambda: self.handled() > 100, START_TIMEOUT_S, "the first messages to be handled")
 
+    async def _declare_inbound(self, client: Client, lane: LaneOnStage) -> None:
+        high, low = lane.queues
+        if self.cluster is None:
+            await client.declare(high, x_queue_version=self.plan.settings.queue_version)
+        for queue in lane.queues if self.cluster else (low,):
+            await client.declare(queue, x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+
     async def _start_replica(self, name: str) -> None:
-        rabbitmq = await self._stack.enter_async_context(TcpProxy(self.servers.amqp_url))
+        rabbitmq = await self._proxy()
         redis = await self._stack.enter_async_context(TcpProxy(self.servers.redis_url))
         replica = Replica(name, DispatcherProcess(self.folder, name, {}), rabbitmq, redis)
         self.replicas.append(replica)
@@ -134,6 +153,8 @@ class Stage:
             keys |= {"rebalance": {**keys["rebalance"], "pause": pause}, **changed}
             lanes[lane.name] = {"inbound": inbound, **keys}
         written = document(replica.rabbitmq.url, replica.redis.url, PREFIX, lanes)
+        if isinstance(replica.rabbitmq, Proxies):
+            written["rabbitmq"] = {"urls": replica.rabbitmq.urls}
         written["rabbitmq"]["heartbeat"] = f"{DISPATCHER_HEARTBEAT_S}s"
         return written
 
@@ -215,10 +236,14 @@ class Stage:
         kinds = [PRODUCERS if not lane.hands_over else HANDED_PRODUCERS for lane in self.lanes]
         return self.rate / sum(map(len, set(kinds)))
 
-    async def _prepare(self, who: str) -> tuple[str, TcpProxy]:
+    async def _prepare(self, who: str) -> tuple[str, TcpProxy | Proxies]:
         number = self._lives[who] = self._lives.get(who, 0) + 1
-        proxy = await self._stack.enter_async_context(TcpProxy(self.servers.amqp_url))
-        return f"{who}-{number}", proxy
+        return f"{who}-{number}", await self._proxy()
+
+    async def _proxy(self) -> TcpProxy | Proxies:
+        """Of one process, to RabbitMQ."""
+        ways = [await self._stack.enter_async_context(TcpProxy(node.amqp_url)) for node in self.nodes]
+        return Proxies(ways) if self.cluster else ways[0]
 
     def _spawn(self, name: str, module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         # In this thread: the kernel kills a child when the thread that started it ends.
@@ -238,7 +263,7 @@ class Stage:
 
     async def heal(self) -> None:
         """Everything is there again and nothing is held back."""
-        for server in (self.servers.rabbitmq, self.servers.redis):
+        for server in (*self.nodes, self.servers.redis):
             await self.start_again(server)
         for process in [*self.living(self.consumers), *self.living(self.producers)]:
             process.proxy.resume()
@@ -289,14 +314,15 @@ class Stage:
         for replica in self.replicas:
             replica.process.close()
         await self._stack.aclose()
-        for server in (self.servers.rabbitmq, self.servers.redis):
+        for server in (*self.nodes, self.servers.redis):
             self._keep_logs(server)
         await asyncio.to_thread(self.servers.close)
 
     def _keep_logs(self, server: LocalNode, when: str = "") -> None:
         """They tell why a server did not start again."""
+        which = "" if self.cluster is None or server not in self.nodes else str(self.nodes.index(server))
         for log in server.logs():
-            shutil.copyfile(log, self.folder / f"{server.name}-{when}{log.name}")
+            shutil.copyfile(log, self.folder / f"{server.name}{which}-{when}{log.name}")
 
 
 async def _declare_target(client: Client, lane: LaneOnStage) -> None:

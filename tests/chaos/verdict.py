@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,17 +12,20 @@ from typing import Any
 from dispatcher.amqp.events import Fetched
 from dispatcher.judge.judge import say, that_count, violations
 from dispatcher.judge.record import HandlingRecord, MessageKey
+from dispatcher.nodes.local_cluster import PAUSE_MINORITY
 from tests.chaos.accounts import Arrived
 from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
 from tests.chaos.draining import drain
 from tests.chaos.evictions import ACK_TIMEOUT
-from tests.chaos.evidence import Evidence, Found, gather
+from tests.chaos.evidence import Evidence, Found, existing, gather
+from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.numbers import told_wrongly
-from tests.chaos.plan import CONCURRENT, READERS
+from tests.chaos.plan import CONCURRENT, READERS, SHORT
+from tests.chaos.producer import read_produced
 from tests.chaos.stage import PREFIX, Stage
 from tests.recovery.scene import wrongly_dead
 from tests.recovery.unordered import violations_without_order
@@ -31,6 +35,7 @@ from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
 LIVES_SHOWN_MAX = 5
+USUAL = Limits()
 
 
 @dataclass(slots=True)
@@ -41,6 +46,7 @@ class LaneVerdict:
     evidence: Evidence
     counts: dict[str, int]
     violations: list[str]
+    stalls: list[Stall] = field(default_factory=list)  # after each fault of a node
 
 
 @dataclass(slots=True)
@@ -54,9 +60,9 @@ class Verdict:
         return self.problems + [text for lane in self.lanes for text in lane.violations]
 
 
-async def end_and_judge(stage: Stage) -> Verdict:
+async def end_and_judge(stage: Stage, limits: Limits = USUAL) -> Verdict:
     """Let everything be handled, stop everything in order, look at what is left and what was recorded."""
-    verdict = Verdict()
+    verdict, until = Verdict(), time.monotonic()
     await _wind_down(stage, verdict)
     client = await Client.open(stage.rabbitmq)
     for lane in stage.lanes:
@@ -73,7 +79,9 @@ async def end_and_judge(stage: Stage) -> Verdict:
             found += await not_kept(stage.servers.amqp_url, stream, evidence.story.published)
         found += await asyncio.to_thread(told_wrongly, stage, lane)
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
-        verdict.lanes.append(LaneVerdict(lane, evidence, counts, found))
+        after_faults = _stalls(stage, evidence, limits, until)
+        found += [text for one in after_faults if (text := one.violation()) is not None]
+        verdict.lanes.append(LaneVerdict(lane, evidence, counts, found, after_faults))
     await client.close()
     return verdict
 
@@ -89,6 +97,19 @@ def _judged(stage: Stage, lane: LaneOnStage, there: Found) -> tuple[Evidence, li
     else:
         found = [str(violation) for violation in violations(evidence.handlings, evidence.story)]
     return evidence, found + evidence.wrong_ends + evidence.misplaced
+
+
+def _stalls(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> list[Stall]:
+    lane = evidence.lane
+    sent = read_produced(existing(stage, lane)).sent
+    hindered = [(outage.since, outage.until) for outage in stage.redis_outages]
+    for replica in stage.replicas:
+        hindered += [(at, at + SHORT.longest_s) for at in replica.ended_at]  # then it is started again
+        hindered += replica.slow
+    of_lane = settled(evidence.handlings, sent, acked=lane.hands_over)
+    pauses = stage.plan.settings.partitions == PAUSE_MINORITY
+    waits = ALL if lane.hands_over else () if pauses else PARTS  # its queues are on one node
+    return stalls(stage.node_faults, of_lane, hindered, limits, until, waits=waits)
 
 
 async def _wind_down(stage: Stage, verdict: Verdict) -> None:

@@ -53,6 +53,10 @@ class TcpProxy:
         scheme = "amqps" if self._tls else self._parts.scheme
         return urlunsplit(self._parts._replace(scheme=scheme, netloc=f"{login}{at}127.0.0.1:{port}"))
 
+    def point_at(self, url: str) -> None:
+        """Connections that are made from now on go to another server."""
+        self._parts = urlsplit(url)
+
     def cut(self) -> None:
         """Reset every connection, in both directions, without a word."""
         for writer in self._writers:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dispatcher.nodes import LocalCluster, LocalRedis, Management, with_vhost
+from dispatcher.nodes.local_cluster import ClusterNode
 from tests.conftest import Vhost
 from tests.recovery.scene import CLUSTER_HEARTBEAT_S, Scene, scene_of
 from tests.spec.lane_bench import clause
@@ -20,6 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: What a lane may need to go on.
 STALL_S = 15.0
+#: … after a clean stop.
+STALL_AFTER_STOP_S = 10.0
 #: More than consumers have in hand: so many only follow if the lane goes on.
 MORE = 200
 RATE = 100
@@ -54,10 +57,10 @@ def urls(cluster: LocalCluster, vhost: Vhost) -> tuple[str, ...]:
     return tuple(with_vhost(url, vhost.name) for url in cluster.amqp_urls)
 
 
-async def goes_on(scene: Scene, what: str) -> None:
+async def goes_on(scene: Scene, what: str, stall_s: float = STALL_S) -> None:
     """The lane hands over again before its time is up."""
     began = time.monotonic()
-    await scene.goes_on(MORE, timeout_s=STALL_S + MORE / RATE)
+    await scene.goes_on(MORE, timeout_s=stall_s + MORE / RATE)
     print(f"{what}: {time.monotonic() - began:.1f} s for {MORE} messages")
 
 
@@ -69,6 +72,24 @@ async def test_a_lane_outlives_each_node(cluster: LocalCluster, vhost: Vhost, tm
             await asyncio.to_thread(node.kill9)
             await goes_on(scene, f"kill {cluster.nodes.index(node)}")
             await asyncio.to_thread(node.start)
+            await asyncio.to_thread(cluster.wait_for, cluster.nodes)
+            await goes_on(scene, "back")
+        await scene.verify()
+
+
+@pytest.mark.parametrize("stop", [ClusterNode.stop, ClusterNode.stop_app])
+async def test_a_lane_goes_on_while_each_node_is_stopped(
+    cluster: LocalCluster, vhost: Vhost, tmp_path: Path, stop: Callable[[ClusterNode], None]
+) -> None:
+    clause("R-9", "within 10 s when it is stopped in order")
+    async with scene_of(vhost, tmp_path, "exclusive", 2, RATE, urls(cluster, vhost)) as scene:
+        await scene.begin(2, **KEYS)
+        for node in cluster.nodes:
+            stopping = asyncio.create_task(asyncio.to_thread(stop, node))
+            while not stopping.done():  # it works on for a while
+                await goes_on(scene, f"{stop.__name__} {cluster.nodes.index(node)}", STALL_AFTER_STOP_S)
+            await stopping
+            await asyncio.to_thread(node.start_app if stop is ClusterNode.stop_app else node.start)
             await asyncio.to_thread(cluster.wait_for, cluster.nodes)
             await goes_on(scene, "back")
         await scene.verify()

@@ -1,0 +1,158 @@
+"""What happens to the nodes of a cluster, one at a time, and to the primary of Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dispatcher.errors import DispatcherError
+from dispatcher.nodes.local_cluster import ClusterNode, LocalCluster
+from tests.chaos.commands import Happened, picked
+from tests.chaos.lanes import LaneOnStage
+from tests.chaos.parts import NodeFault, Outage
+from tests.chaos.plan import NODE_GIVEN_UP, Fault
+from tests.chaos.proxies import Proxies
+from tests.chaos.stage import PREFIX, Stage
+
+#: In this time nodes that run find each other, or never: then the one that was hurt is started again.
+FOUND_WITHIN_S: Final = 20.0
+Hurt = Callable[[ClusterNode, Fault], Awaitable[None]]
+
+
+class NodeFaults:
+    """The part of `Faults` that is about a cluster."""
+
+    _stage: Stage
+    _rabbitmq_busy: asyncio.Lock
+    _redis_busy: asyncio.Lock
+
+    def _lane(self, fault: Fault) -> LaneOnStage:
+        raise NotImplementedError
+
+    async def _last(self, fault: Fault) -> None:
+        raise NotImplementedError
+
+    async def _led(self) -> bool:
+        raise NotImplementedError
+
+    async def kill_node(self, fault: Fault, happened: Happened) -> None:
+        await self._hurt(fault, happened, self._killed, killed=True)
+
+    async def stop_node(self, fault: Fault, happened: Happened) -> None:
+        """As its host does it: SIGTERM."""
+        await self._hurt(fault, happened, self._stopped)
+
+    async def stop_app(self, fault: Fault, happened: Happened) -> None:
+        """As its operator does it: `rabbitmqctl stop_app`, later `start_app`."""
+        await self._hurt(fault, happened, self._app_stopped)
+
+    async def freeze_node(self, fault: Fault, happened: Happened) -> None:
+        await self._hurt(fault, happened, self._frozen)
+
+    async def part_node(self, fault: Fault, happened: Happened) -> None:
+        """It and the others lose sight of each other."""
+        await self._hurt(fault, happened, self._parted)
+
+    async def _hurt(self, fault: Fault, happened: Happened, hurt: Hurt, *, killed: bool = False) -> None:
+        if self._rabbitmq_busy.locked():
+            happened.note = "skipped: one is down already"
+            return
+        async with self._rabbitmq_busy:
+            number, why = await self._node(fault)
+            happened.target = f"node {number} ({why})"
+            outage = Outage(time.monotonic(), 0.0, killed)
+            node = self._nodes()[number]
+            await hurt(node, fault)
+            over = time.monotonic()
+            await self._come_back(node, happened)
+            outage.until = time.monotonic()
+            self._stage.rabbitmq_outages.append(outage)
+            self._stage.node_faults.append(
+                NodeFault(fault.name, number, outage.since, outage.until, over - outage.since)
+            )
+
+    async def _killed(self, node: ClusterNode, fault: Fault) -> None:
+        await asyncio.to_thread(node.kill9)
+        await self._last(fault)
+
+    async def _stopped(self, node: ClusterNode, fault: Fault) -> None:
+        await asyncio.to_thread(node.stop)
+        await self._last(fault)
+
+    async def _app_stopped(self, node: ClusterNode, fault: Fault) -> None:
+        await asyncio.to_thread(node.stop_app)
+        await self._last(fault)
+        await asyncio.to_thread(node.start_app)
+
+    async def _frozen(self, node: ClusterNode, fault: Fault) -> None:
+        since = time.monotonic()
+        await asyncio.to_thread(node.freeze)
+        try:
+            await self._last(fault)
+            if fault.length_s >= NODE_GIVEN_UP.shortest_s:
+                self._nothing_counts_since(since, node)
+        finally:
+            node.thaw()
+
+    async def _parted(self, node: ClusterNode, fault: Fault) -> None:
+        others = [other for other in self._nodes() if other is not node]
+        await asyncio.to_thread(node.part_from, others)
+        since = time.monotonic()
+        try:
+            await self._last(fault)
+        finally:
+            self._nothing_counts_since(since, node)
+            await asyncio.to_thread(node.meet, others)
+
+    def _nothing_counts_since(self, since: float, node: ClusterNode) -> None:
+        """The others have given the node up, and with it the consumers that were connected to it."""
+        number = self._nodes().index(node)
+        for process in self._stage.consumers:
+            if isinstance(process.proxy, Proxies):
+                process.proxy.lost(number, since)
+
+    async def _come_back(self, node: ClusterNode, happened: Happened) -> None:
+        if not await self._stage.start_again(node):
+            happened.note = "came up at the second attempt"
+        try:
+            await asyncio.to_thread(self._cluster().wait_for, self._nodes(), FOUND_WITHIN_S)
+        except DispatcherError:
+            happened.note = "stayed apart, and was started again"
+            await asyncio.to_thread(node.stop)
+            await self._stage.start_again(node)
+            await asyncio.to_thread(self._cluster().wait_for, self._nodes())
+
+    async def _node(self, fault: Fault) -> tuple[int, str]:
+        """One that the lane needs: with the leader of its lock or of an inbound queue, or that it is led
+        through."""
+        lane = self._lane(fault)
+        lock, inbound = f"{PREFIX}.{lane.name}.lock", lane.queues[0]
+        what = picked([lock, inbound, "connection"], Fault(0.0, "", 0.0, fault.pick * 97 % 1))
+        leader = self._stage.leader(lane)
+        if what == "connection" and leader is not None and isinstance(leader.rabbitmq, Proxies):
+            return leader.rabbitmq.used(), f"{lane.name} is led through it"
+        queue = inbound if what == "connection" else what
+        name = await asyncio.to_thread(self._cluster().leader_of, queue)
+        return [node.node for node in self._nodes()].index(name), f"leads {queue}"
+
+    def _cluster(self) -> LocalCluster:
+        assert self._stage.cluster is not None
+        return self._stage.cluster.cluster
+
+    def _nodes(self) -> list[ClusterNode]:
+        return self._cluster().nodes
+
+    async def lose_redis_primary(self, fault: Fault, happened: Happened) -> None:
+        """A replica takes its place, perhaps without what was written last."""
+        if not await self._led():
+            happened.note = "skipped: nobody leads"
+            return
+        async with self._redis_busy:
+            assert self._stage.cluster is not None
+            since = await asyncio.to_thread(self._stage.cluster.promote_a_replica)
+            for replica in self._stage.replicas:
+                replica.redis.point_at(self._stage.cluster.redis_url)
+            outage = Outage(since, time.monotonic(), killed=True, back_to=since, promoted=True)
+            self._stage.redis_outages.append(outage)

@@ -1,0 +1,89 @@
+"""What is planted in a record of a run on a cluster is found as ever; what a lost node excuses is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.cluster import ClusterServers
+from tests.chaos.doctored import ONE, THREE, TWO, Doctored, handled
+from tests.chaos.parts import Outage
+from tests.chaos.plan import ON_CLUSTER, PARTITIONS, Plan
+from tests.chaos.proxies import Proxies
+from tests.client.tcp_proxy import Connection, TcpProxy
+
+KILLED_NODE = Outage(2.5, 9.0, killed=True)
+AGAIN = handled(3, 5.0, 1, epoch=2)
+
+
+@pytest.fixture
+def on_cluster(doctored: Doctored) -> Iterator[Doctored]:
+    """Consumer `a` is connected to node 0."""
+    servers = doctored.stage.cluster = ClusterServers(PARTITIONS[0])
+    doctored.stage.rabbitmq_outages.append(KILLED_NODE)
+    ways = [TcpProxy(f"amqp://127.0.0.1:{port}/") for port in (1, 2, 3)]
+    ways[0].connections = [Connection(0.0)]
+    doctored.a.proxy = Proxies(ways)
+    yield doctored
+    servers.close()
+
+
+def test_what_is_planted_is_found_although_a_node_was_killed(on_cluster: Doctored) -> None:
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    assert not on_cluster.found()
+    on_cluster.write(on_cluster.a, ONE, TWO)
+    assert on_cluster.found() == {"lost"}
+    on_cluster.write(on_cluster.a, ONE, handled(3, 2.0, 2), handled(2, 3.0, 3))
+    assert "out of order" in on_cluster.found()
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    on_cluster.write(on_cluster.b, AGAIN)
+    assert "doubled" in on_cluster.found()
+
+
+def test_what_went_through_a_node_that_was_given_up_does_not_count(on_cluster: Doctored) -> None:
+    """Others gave up node 0, with `a`, while `a` handled 3 and could not know it."""
+    begun = handled(3, 3.0, 3).partition("confirmed")[0]
+    on_cluster.write(on_cluster.a, ONE, TWO, begun, "over 9.0 aaaa taken\n")
+    on_cluster.write(on_cluster.b, handled(3, 5.0, 1, epoch=2, attempt=2))
+    assert "doubled" in on_cluster.found()
+    proxy = on_cluster.a.proxy
+    assert isinstance(proxy, Proxies)
+    proxy.lost(1, 2.9)
+    assert "doubled" in on_cluster.found(), "that was another node"
+    proxy.lost(0, 2.9)
+    assert not on_cluster.found()
+    on_cluster.write(on_cluster.b)
+    assert on_cluster.found() == {"lost"}, "nobody has handled it so that it counts"
+
+
+def test_a_killed_node_forgets_no_acks(on_cluster: Doctored) -> None:
+    """Redis forgot, and nobody led, then a node was killed: of long before nothing is excused."""
+    on_cluster.stage.rabbitmq_outages = [Outage(8.5, 9.0, killed=True)]
+    on_cluster.stage.redis_outages.append(Outage(8.0, 8.2, killed=True, back_to=8.0))
+    on_cluster.led_at(8.4)
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    on_cluster.write(on_cluster.b, handled(3, 10.0, 1, epoch=2))
+    assert "doubled" in on_cluster.found()
+    on_cluster.stage.cluster = None
+    assert "doubled" not in on_cluster.found(), "a broker that is alone forgets them"
+
+
+def test_a_replica_lacks_nothing_if_one_leader_saw_it_take_over(on_cluster: Doctored) -> None:
+    promoted = Outage(3.5, 4.0, killed=True, back_to=3.5, promoted=True)
+    on_cluster.stage.redis_outages.append(promoted)
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    on_cluster.write(on_cluster.b, AGAIN)
+    on_cluster.led_at(0.5)
+    assert "doubled" in on_cluster.found()
+    on_cluster.led_at(4.4)
+    assert "doubled" not in on_cluster.found()
+
+
+def test_a_plan_on_a_cluster_hurts_nodes_and_leaves_lanes_the_time_to_go_on() -> None:
+    plan = Plan(1, 100.0, on_cluster=True)
+    assert plan.settings.stopping == ()
+    names = {kind.name for kind in ON_CLUSTER["node"].kinds}
+    assert {fault.name for fault in plan.faults} & names
+    assert max(fault.at_s for fault in plan.faults if fault.name in names) < 80.0
+    assert not {fault.name for fault in Plan(1, 100.0).faults} & names
