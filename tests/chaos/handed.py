@@ -28,6 +28,12 @@ class Life(NamedTuple):
     since: float
     until: float  # RabbitMQ has ended it, or its process was killed
     remembers: bool = False  # it drops what it has done before, over whichever connection
+    served_until: float = -math.inf  # its node was given up at `until`: its queue there may have taken acks
+
+    @property
+    def acks_until(self) -> float:
+        """After this no ack counts; from `until` on one may count or not."""
+        return max(self.until, self.served_until)
 
 
 class HandedBooks(NamedTuple):
@@ -53,7 +59,7 @@ def that_counts(record: list[HandlingRecord], lives: Mapping[str, Life]) -> list
 
 def that_may_be_done(record: list[HandlingRecord], lives: Mapping[str, Life]) -> list[HandlingRecord]:
     """The same, and what a reader has begun then that acks it when it comes again."""
-    return [h for h in record if lives[h.life].remembers or h.start < lives[h.life].until]
+    return [h for h in record if lives[h.life].remembers or h.start < lives[h.life].acks_until]
 
 
 def handed_violations(books: HandedBooks) -> list[str]:
@@ -70,7 +76,7 @@ def _lost(books: HandedBooks) -> list[str]:
     for handling in that_may_be_done(books.record, books.lives):
         life = books.lives[handling.life]
         begun.add(handling.message)
-        if handling.end is not None and (life.remembers or handling.end <= life.until):
+        if handling.end is not None and (life.remembers or handling.end <= life.acks_until):
             if handling.failed:
                 rejected[handling.message] = handling.end
             else:

@@ -54,6 +54,8 @@ def _life(incarnation: Incarnation, process: Process) -> Life:
     """The proxy saw when its connection ended; RabbitMQ may have noticed nothing later than that."""
     since = incarnation.welcomes[-1]
     ends = [process.killed_at, incarnation.over]
-    ends += [c.closed for c in reversed(process.proxy.connections) if c.opened <= since][:1]
+    connections = [c for c in reversed(process.proxy.connections) if c.opened <= since][:1]
+    ends += [c.closed for c in connections]
     until = min((end for end in ends if end is not None), default=math.inf)
-    return Life(process.who, since, until, process.kind == REMEMBERING)
+    served_until = max((c.served_until for c in connections), default=-math.inf)
+    return Life(process.who, since, until, process.kind == REMEMBERING, served_until)

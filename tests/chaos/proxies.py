@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from tests.client.tcp_proxy import Connection, TcpProxy
 
@@ -46,8 +47,9 @@ class Proxies:
         """The rest of the cluster has given this node up then: reset what goes to it. Nothing counts that
         came later over a connection of before."""
         for connection in self.ways[node].connections:
-            if connection.opened <= since:
-                connection.closed = min(connection.closed, since)
+            if connection.opened <= since < connection.closed:
+                connection.served_until = min(connection.closed, time.monotonic())
+                connection.closed = since
         self.ways[node].cut()
 
 

@@ -75,6 +75,15 @@ def test_what_ended_after_its_connection_can_not_have_been_acked(told: Told) -> 
     assert told.found(ONE, TWO, THREE, handled(3, 3.5, B, seq=1, attempt=2)) == set()
 
 
+def test_a_queue_may_have_taken_acks_at_a_node_that_others_have_given_up(told: Told) -> None:
+    """The rest of the cluster gave it up at 2.9, and its reader's connection ended at 3.5."""
+    told.lives[A] = Life("h0", 0.0, 2.9, served_until=3.5)
+    assert told.found(ONE, TWO, THREE) == set()
+    assert told.found(ONE, TWO, THREE, handled(3, 3.1, B, attempt=2)) == set()
+    told.lives[A] = Life("h0", 0.0, 2.9, served_until=3.3)
+    assert told.found(ONE, TWO, THREE) == {"lost"}
+
+
 def test_who_remembers_acks_what_it_has_done_when_it_comes_again(told: Told) -> None:
     told.lives[A] = Life("h0", 0.0, 2.9, remembers=True)
     assert told.found(ONE, TWO, THREE) == set()

@@ -17,6 +17,8 @@ class Connection:
 
     opened: float
     closed: float = math.inf  # the server has closed it, or can't but see that it is closed
+    #: If `closed` is when others gave up its server: when the end was seen.
+    served_until: float = -math.inf
 
 
 class TcpProxy:
