@@ -228,9 +228,9 @@ class Connection:
 
     def _on_connection_method(self, index: int, arguments: bytes, events: list[ConnectionEvent]) -> None:
         if index == wire.CONNECTION_CLOSE:
-            code, text, _, _ = decode_close(arguments)
+            code, text, class_id, method_id = decode_close(arguments)
             self._out.append(wire.method_frame(0, wire.CONNECTION_CLOSE_OK))
-            events.append(self._end(code, text))
+            events.append(self._end(code, text)._replace(class_id=class_id, method_id=method_id))
         elif self.state is ConnectionState.HANDSHAKE:
             self._on_handshake(index, arguments)
         elif index == wire.CONNECTION_BLOCKED:

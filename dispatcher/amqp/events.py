@@ -74,11 +74,14 @@ class ConnectionClosed(NamedTuple):
     """The connection has ended; no event follows this one.
 
     `code` is AMQP's reply code: 200 after our own close, 501 when the broker sent what AMQP does not
-    allow, 0 when the connection was lost without a word.
+    allow, 0 when the connection was lost without a word. `class_id` and `method_id` name the method at which
+    RabbitMQ failed; 0: it names none.
     """
 
     code: int
     text: str
+    class_id: int = 0
+    method_id: int = 0
 
 
 ConnectionEvent = (

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from dispatcher.amqp.events import ConnectionClosed
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.records import Dispatched
@@ -23,7 +24,9 @@ from dispatcher.core.records import Dispatched
 BLAMES_A_PUBLISH: Final = frozenset({311, 406})
 #: Reply codes of a connection that may have been ended over a publish: RabbitMQ could not read it, or failed
 #: at it.
-ENDS_OVER_A_PUBLISH: Final = frozenset({501, 502, 541})
+_ENDS_OVER_A_PUBLISH: Final = frozenset({501, 502, 541})
+#: What RabbitMQ names then: basic.publish, or nothing if the channel failed at it.
+_PUBLISH_OR_NOTHING: Final = ((60, 40), (0, 0))
 #: Suspects that are tried together at most: as many are published again when one of them is to blame.
 TOGETHER_MAX: Final = 256
 _COPY, _DEAD, _PARKED = "copy", "dead letter", "parked copy"
@@ -42,6 +45,13 @@ class BisectState(NamedTuple):
 
 
 NOTHING_REJECTED: Final = BisectState()
+
+
+def ended_over_a_publish(closed: ConnectionClosed) -> bool:
+    """Whether it may have been one. RabbitMQ says so if it failed at something else, at a queue.declare or
+    basic.get while nodes of a cluster don't see each other, for one."""
+    is_such = (closed.class_id, closed.method_id) in _PUBLISH_OR_NOTHING
+    return closed.code in _ENDS_OVER_A_PUBLISH and is_such
 
 
 class PublishBisector:

@@ -70,7 +70,7 @@ from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
 from dispatcher.service.publications import Relay
-from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, ENDS_OVER_A_PUBLISH, BisectState
+from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, BisectState, ended_over_a_publish
 from dispatcher.service.replicas import Replicas
 from dispatcher.service.ticks import Tick, Ticks
 from dispatcher.service.transfer_targets import TransferTargets
@@ -296,7 +296,7 @@ class Session:
                     self.end(BrokerUnavailable(f"RabbitMQ closed our channel: {event.code} {event.text}"))
             case ConnectionClosed():
                 problem = f"{event.code} {event.text}"
-                if event.code in ENDS_OVER_A_PUBLISH:
+                if ended_over_a_publish(event):
                     self.bisect_state = self._outbox.connection_closed(problem, self._targets.withheld)
                 self.end(BrokerUnavailable(f"connection lost: {problem}"))
             case Blocked():

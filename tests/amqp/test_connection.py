@@ -125,7 +125,12 @@ def test_a_refused_login_is_an_end_with_its_code() -> None:
     connection = OurConnection(login(), 0)
     events = feed(connection, samples.start(), method(0, Connection.Close(403, "ACCESS_REFUSED - no", 0, 0)))
     assert events == [ConnectionClosed(403, "ACCESS_REFUSED - no")]
-    assert connection.is_over()
+
+
+def test_the_end_names_the_method_at_which_the_broker_failed() -> None:
+    close = method(0, Connection.Close(541, "INTERNAL_ERROR - not formed", 50, 10))
+    events = feed(OurConnection(login(), 0), samples.start(), close)
+    assert events == [ConnectionClosed(541, "INTERNAL_ERROR - not formed", 50, 10)]
 
 
 # --- what the broker does by itself ---------------------------------------------------------------------

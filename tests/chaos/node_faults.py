@@ -9,15 +9,18 @@ from typing import Final
 
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes.local_cluster import ClusterNode, LocalCluster
+from tests.chaos.cluster import TICKTIME_S
 from tests.chaos.commands import Happened, picked
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import NodeFault, Outage
-from tests.chaos.plan import NODE_GIVEN_UP, Fault
+from tests.chaos.plan import Fault
 from tests.chaos.proxies import Proxies
 from tests.chaos.stage import PREFIX, Stage
 
 #: In this time nodes that run find each other, or never: then the one that was hurt is started again.
 FOUND_WITHIN_S: Final = 20.0
+#: The others may have given up a node that stood still for so long.
+GIVEN_UP_AFTER_S: Final = 0.75 * TICKTIME_S
 Hurt = Callable[[ClusterNode, Fault], Awaitable[None]]
 
 
@@ -91,7 +94,7 @@ class NodeFaults:
         await asyncio.to_thread(node.freeze)
         try:
             await self._last(fault)
-            if fault.length_s >= NODE_GIVEN_UP.shortest_s:
+            if fault.length_s >= GIVEN_UP_AFTER_S:
                 self._nothing_counts_since(since, node)
         finally:
             node.thaw()

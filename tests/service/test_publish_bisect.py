@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
+from dispatcher.amqp.events import ConnectionClosed
 from dispatcher.core.model import Original
 from dispatcher.core.orders import DeadLetter, SendNotice
 from dispatcher.core.records import Dispatched
-from dispatcher.service.publish_bisect import NOTHING_REJECTED, BisectState, PublishBisector
+from dispatcher.service.publish_bisect import (
+    NOTHING_REJECTED,
+    BisectState,
+    PublishBisector,
+    ended_over_a_publish,
+)
 from dispatcher.service.refused_publish_retry import RETRY_S_MAX, RETRY_S_MIN, RefusedPublishRetry
 
 
@@ -189,3 +195,19 @@ def test_once_one_is_taken_all_are_tried() -> None:
     keeper.retry.refused("c")
     assert keeper.delays_s[-1] == RETRY_S_MIN
     assert keeper.wait() == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("closed", "blamed"),
+    [
+        (ConnectionClosed(541, "INTERNAL_ERROR"), True),  # the channel's process failed
+        (ConnectionClosed(541, "INTERNAL_ERROR", 60, 40), True),
+        (ConnectionClosed(541, "INTERNAL_ERROR - Cannot declare quorum queue", 50, 10), False),
+        (ConnectionClosed(541, "INTERNAL_ERROR - Cannot get a message from queue", 60, 70), False),
+        (ConnectionClosed(320, "CONNECTION_FORCED"), False),
+    ],
+)
+def test_a_publish_is_not_blamed_for_what_rabbitmq_did_not_fail_at(
+    closed: ConnectionClosed, blamed: bool
+) -> None:
+    assert ended_over_a_publish(closed) is blamed
