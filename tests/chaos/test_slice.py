@@ -59,6 +59,9 @@ def test_everything_holds_for_a_minute(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(TIMEOUT_S + 150)
+@pytest.mark.xfail(
+    reason="RabbitMQ may leave a parking queue without a leader (docs/guarantees.md)", strict=False
+)
 def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
     run = subprocess.run(
         _command(tmp_path, CLUSTER_SECONDS, CLUSTER_SEED, "--cluster", *PATIENCE), cwd=ROOT,
