@@ -25,10 +25,6 @@ from tests.waiting import wait_until
 SECONDS = 60
 #: A plan in which every part of the system is hurt.
 SEED = int(os.environ.get("DISPATCHER_CHAOS_SEED", "1936"))
-#: The same of a cluster: a node is parted, one killed, one stopped, and Redis' primary lost.
-CLUSTER_SECONDS, CLUSTER_SEED = 90, int(os.environ.get("DISPATCHER_CHAOS_SEED", "2055"))
-#: Other tests run at the same time.
-PATIENCE = ("--stall", "30", "--stall-after-stop", "20")
 REDIS_FAULTS = {kind.name for kind in STREAMS["redis"].kinds}
 #: Servers start, and what is waiting at the end is handled.
 TIMEOUT_S = SECONDS + 240
@@ -58,25 +54,8 @@ def test_everything_holds_for_a_minute(tmp_path: Path) -> None:
     assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.timeout(TIMEOUT_S + 150)
-@pytest.mark.xfail(
-    reason="RabbitMQ may leave a parking queue without a leader (docs/guarantees.md)", strict=False
-)
-def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
-    run = subprocess.run(
-        _command(tmp_path, CLUSTER_SECONDS, CLUSTER_SEED, "--cluster", *PATIENCE), cwd=ROOT,
-        capture_output=True, text=True, timeout=TIMEOUT_S + 120, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    report = json.loads((tmp_path / "chaos.json").read_text())
-    assert all(lane["handled"] > 100 for lane in report["lanes"].values())
-    assert report["stalls_s"].keys() == report["lanes"].keys()
-    assert {"kill_node", "stop_node"} <= report["fault_counts"].keys()
-    assert (tmp_path / "record" / "rabbitmq2-output.log").exists()
-
-
 def test_how_long_lanes_may_stand_still_is_asked_of_a_cluster_only(tmp_path: Path) -> None:
-    run = subprocess.run(_command(tmp_path, 1, 1, *PATIENCE), cwd=ROOT, capture_output=True, check=False)
+    run = subprocess.run(_command(tmp_path, 1, 1, "--stall", "30"), cwd=ROOT, capture_output=True, check=False)
     assert run.returncode == 2
 
 
