@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Final
 
 import typer
 
@@ -11,7 +12,7 @@ from dispatcher.cli import options
 from dispatcher.cli.check_broker import check_broker
 from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import check_management
-from dispatcher.cli.output import counted, print_error, print_json
+from dispatcher.cli.output import ACT, LOOK, console, counted, in_colour, print_error, print_json
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.access import Access
 from dispatcher.ledger.opening import open_ledger
@@ -22,6 +23,8 @@ from dispatcher.settings import HttpSettings, LedgerSettings, Settings, TraceSet
 from dispatcher.settings.file import former_words
 from dispatcher.settings.urls import redact
 from dispatcher.traces.opening import require_opentelemetry
+
+_COLOURS: Final = {Level.WARNING: LOOK, Level.PROBLEM: ACT}
 
 
 def check(
@@ -52,8 +55,10 @@ def check(
     if as_json:
         print_json({"findings": [{"level": level.value, "text": text} for level, text in found]})
     else:
+        out = console()
         for level, text in found:
-            print(f"{level.value + ':':<9} {text}")
+            line = in_colour(f"{level.value + ':':<9} {text}", _COLOURS.get(level, ""))
+            out.print(line, soft_wrap=True)
     if problems := findings.count(Level.PROBLEM):
         print_error(f"dispatcher: {counted(problems, 'problem')} found, the lanes can't run like this")
         raise typer.Exit(1)

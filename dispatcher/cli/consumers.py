@@ -9,7 +9,7 @@ import typer
 from dispatcher.cli import flags, options
 from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.consumer_connections import ConsumerConnections
-from dispatcher.cli.output import console, counted, print_json, print_result, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, span, states, table
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 
@@ -49,7 +49,7 @@ def list_consumers(
     rows = [
         (
             row.get("consumer"),
-            state_text(row),
+            states(state_text(row)),
             *(row.get(key) for key in _KEYS),
             span(row.get("oldest_in_flight_ms")),
             span(row.get("last_heartbeat_ms")),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from dispatcher.cli import flags, operations, options, verbs
 from dispatcher.cli.command_client import ask, ask_lane
-from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
+from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, states, table
 from dispatcher.cli.rabbitmq import connected, look_at_queue
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
@@ -106,7 +106,12 @@ def list_groups(
 def _print_groups(out: Console, result: dict[str, Any], *, wide: bool) -> None:
     groups = result.get("groups", [])
     rows = [
-        (*_cells(row, _ROW_KEYS), span(row.get("oldest_ms")), row.get(_REASON), flags_text(row))
+        (
+            *(states(cell) if key == "state" else cell for key, cell in _pairs(row)),
+            span(row.get("oldest_ms")),
+            row.get(_REASON),
+            states(flags_text(row)),
+        )
         for row in groups
     ]
     left_out = () if wide else ("epoch",)
@@ -253,6 +258,10 @@ def flags_text(row: dict[str, Any]) -> str | None:
     if row.get("stopped") is not None:
         set_now.append(f"stopped: {row['stopped']}")
     return ", ".join(set_now) or None
+
+
+def _pairs(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return zip(_ROW_KEYS, _cells(row, _ROW_KEYS), strict=True)
 
 
 def _cells(row: dict[str, Any], keys: tuple[str, ...]) -> list[Any]:

@@ -18,6 +18,15 @@ from dispatcher.wire.plain_text import printable, printable_lines
 
 #: Where the output is not a terminal, no cell is cut or folded.
 _WIDTH_IN_FILES: Final = 4_096
+WELL, LOOK, ACT = "green", "yellow", "red"
+#: How words of states look, at the beginning of a cell and behind a comma: as it should be, worth a look,
+#: something that doesn't go on by itself.
+_STATES: Final = {
+    WELL: r"live\b",
+    LOOK: r"(?:frozen|leaving|expected|marked|draining|recovering"
+    r"|drained|alone|id twice|paused|pinned|in transition)\b",
+    ACT: r"(?:lost|taken|refusing|stopped)\b",
+}
 
 
 class _Console(Console):
@@ -69,8 +78,25 @@ def table(
             )  # fmt: skip
     for row in rows:
         cells = zip(titles, row, strict=True)
-        made.add_row(*(Text(shown(value)) for title, value in cells if title not in hidden))
+        made.add_row(*(_cell(value) for title, value in cells if title not in hidden))
     return made
+
+
+def _cell(value: Any) -> Text:
+    return value if isinstance(value, Text) else Text(shown(value))
+
+
+def in_colour(text: str, colour: str) -> Text:
+    """Of one colour where the output is a terminal; printable."""
+    return Text(printable_lines(text), style=colour)
+
+
+def states(text: str | None) -> Text:
+    """A cell of a table that names states, with their colours."""
+    cell = Text(shown(text))
+    for colour, words in _STATES.items():
+        cell.highlight_regex(rf"(?:^|(?<=, )){words}", colour)
+    return cell
 
 
 def shown(value: Any) -> str:

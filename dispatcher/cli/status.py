@@ -10,7 +10,18 @@ from rich.console import Console
 
 from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
-from dispatcher.cli.output import console, counted, print_error, print_json, shown, span, table
+from dispatcher.cli.output import (
+    ACT,
+    LOOK,
+    console,
+    counted,
+    in_colour,
+    print_error,
+    print_json,
+    shown,
+    span,
+    table,
+)
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import UNACKED_TOLD_MS
@@ -103,9 +114,9 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     )
     _print_replicas(out, result)
     if problem := result.get("problem"):
-        out.print(f"problem: {problem}")
+        out.print(in_colour(f"problem: {problem}", ACT))
     if odd := attention(result):
-        out.print(f"attention: {odd}")
+        out.print(in_colour(f"attention: {odd}", LOOK))
     inbound = result.get("inbound", [])
     rows = [
         (

@@ -65,3 +65,49 @@ def test_what_is_long_is_shown_on_demand(
     assert wide_only in run(command, "list", "orders", "--wide").stdout
     if command == "consumers":  # a group's reason and flags may be long: they are folded
         assert max(len(line.rstrip()) for line in narrow.splitlines()) <= 80
+
+
+YELLOW, RED, END = "\x1b[33m", "\x1b[31m", "\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "coloured"),
+    [
+        (
+            ["consumers", "list", "orders"],
+            {"consumers": [{**CONSUMER, "state": "frozen", "drained": True}]},
+            [f"{YELLOW}frozen{END}", f"{YELLOW}drained{END}"],
+        ),
+        (["consumers", "list", "orders"], {"consumers": [CONSUMER]}, [f"\x1b[32mlive{END}"]),
+        (
+            ["groups", "list", "orders"], {"groups": [{**GROUP, "stopped": "a live, lost one"}]},
+            [f"{YELLOW}paused{END}, {RED}stopped{END}: a live"],
+        ),
+        (
+            ["status", "orders"], {"lane": "orders", "problem": "Redis: gone", "groups_paused": 1},
+            [f"{RED}problem: Redis: gone{END}", f"{YELLOW}attention: 1 group paused{END}"],
+        ),
+    ],
+)  # fmt: skip
+def test_states_have_colours_on_a_terminal_alone(
+    run: Run, responder: Responder, monkeypatch: pytest.MonkeyPatch, command: list[str],
+    answer: dict[str, Any], coloured: list[str],
+) -> None:  # fmt: skip
+    responder.answer = answer
+    assert "\x1b" not in run(*command).stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    shown = run(*command).stdout
+    for text in coloured:
+        assert text in shown
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in run(*command).stdout
+
+
+def test_what_check_finds_has_colours_on_a_terminal_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in run("check").stdout
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert f"{RED}problem:  lanes.orders.inbound[0].queue" in run("check").stdout
