@@ -24,7 +24,6 @@ from dispatcher.pipeline.hand_overs import OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.order_audit import GROUP, NUMBERS, SCREENED
 from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
-from dispatcher.pipeline.ranges import RANGE, Ranges
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
 
 _KEY: Final = (*GROUP, "inbound", "incarnation")
@@ -44,10 +43,10 @@ class Audit:
 
     def __init__(
         self, spark: SparkSession, folder: ReportFolder, pieces: Pieces, known: list[RecordedLeadership],
-        gaps: list[Gap], ranges: Ranges,
+        gaps: list[Gap],
     ) -> None:  # fmt: skip
         self._spark, self._folder, self._pieces = spark, folder, pieces
-        self._known, self._gaps, self._ranges = known, gaps, ranges
+        self._known, self._gaps = known, gaps
         self._persisted: list[DataFrame] = []
         self._former = pieces.audited
         self._hands = order_audit.judged(pieces.read(HAND_OVERS)).withColumn("is_carried", F.lit(False))
@@ -58,12 +57,10 @@ class Audit:
         finally:
             for each in self._persisted:
                 each.unpersist()
-            self._ranges.release()
 
     def _write(self) -> None:
         state = self._state()
-        rows = self._rows(state)
-        marked = order_audit.screened(rows, self._ranges, DATE, "is_carried").where("not is_carried")
+        marked = order_audit.screened(self._rows(state), DATE, "is_carried").where("not is_carried")
         is_part = self._pieces.window.since_us is not None
         marked = self._persist(order_audit.with_doubts(self._spark, marked, self._known, is_part=is_part))
         sums = self._persist(_sums(marked))
@@ -149,7 +146,7 @@ class Audit:
         found = order_audit.no_violations(self._hands)
         if not remarkable.isEmpty():
             closer = self._persist(self._hands.join(remarkable, [*GROUP], "left_semi"))
-            found = order_audit.violations(self._spark, closer, self._known, self._ranges)
+            found = order_audit.violations(self._spark, closer, self._known)
         elif self._former is None:
             nothing = to_arrow_schema(found.schema, timezone="UTC").empty_table()
             self._folder.write_rows("violations", nothing, found.schema)
@@ -191,12 +188,12 @@ def _fingerprint() -> Column:
 
 
 def _sums(marked: DataFrame) -> DataFrame:
-    """By group, queue, incarnation and range, and apart for ended rows: counts, and the facts that
-    `_standing` needs."""
+    """By group, queue and incarnation, and apart for ended rows: counts, and the facts that `_standing`
+    needs."""
     is_across = F.col(DATE) == ACROSS
     last = F.struct(F.struct(*NUMBERS).alias("numbers"), "began", "over")
-    # With hash and range a group's rows are where they were sorted.
-    return marked.groupBy("group_hash", *_KEY, RANGE, "is_over").agg(
+    # With its hash a group's rows are where they were sorted.
+    return marked.groupBy("group_hash", *_KEY, "is_over").agg(
         F.count("*").alias("hand_overs"),
         F.sum((F.col("outcome") == OPEN).cast("bigint")).alias("open"),
         # Not `began`: of what was told again from the journal that is a commit's number.
@@ -212,7 +209,7 @@ def _sums(marked: DataFrame) -> DataFrame:
         F.max(last).alias("last"),
         F.count(F.when(is_across, 1)).alias("across"),
         F.coalesce(F.bit_xor(F.when(is_across, _fingerprint())), F.lit(0)).alias("across_hash"),
-    ).drop("group_hash", RANGE)  # fmt: skip
+    ).drop("group_hash")  # fmt: skip
 
 
 def _merged(sums: DataFrame) -> DataFrame:

@@ -32,7 +32,6 @@ from dispatcher.pipeline.ledger_reading import spark_prefix
 from dispatcher.pipeline.memory import Memory
 from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
-from dispatcher.pipeline.ranges import ROWS, Ranges
 from dispatcher.pipeline.report_folder import (
     COST_MODEL,
     COSTS,
@@ -58,7 +57,8 @@ Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: A file's records may be older than its day, and it may be written somewhat after it.
 _MARGIN: Final = timedelta(days=1)
 _ON_DISK: Final = StorageLevel.DISK_ONLY
-#: Few records are sorted before a second core has begun.
+#: Sorted in about 100 MB. Few records are sorted before a second core has begun.
+_RECORDS_PER_PART: Final = 250_000
 _FEW_RECORDS: Final = 50_000
 #: What Spark says of a file that is damaged, or not there any more.
 _UNREADABLE: Final = ("FAILED_READ_FILE", "FileNotFound", "ParquetDecoding", "PATH_NOT_FOUND")
@@ -105,15 +105,13 @@ def look(ledger: str, window: Window, report: Path | None = None) -> Found:
 
 
 def run(
-    spark: SparkSession, ledger: str, found: Found, report: Path, window: Window, stage: Stage,
-    range_rows: int = ROWS,
-) -> dict[str, Any]:  # fmt: skip
-    """All jobs, in order; returns the summary. `range_rows`: how many rows of a window lie together at most.
-    Raises ConfigurationError."""
+    spark: SparkSession, ledger: str, found: Found, report: Path, window: Window, stage: Stage
+) -> dict[str, Any]:
+    """All jobs, in order; returns the summary. Raises ConfigurationError."""
     divide_work(spark, _records(found))
     with report_folder(report) as folder, clear_errors():
         folder.note_writer(spark)
-        job = _Job(spark, folder, ledger, found, window, Ranges(_records(found), range_rows))
+        job = _Job(spark, folder, ledger, found, window)
         with stage("reading leaderships"):
             job.read()
         with stage("hand-overs"):
@@ -153,15 +151,10 @@ def stage_shares(found: Found) -> dict[str, float]:
 
 
 def divide_work(spark: SparkSession, records: int) -> None:
-    """In `parts_of` them; what the user has set is left so."""
+    """As many parts as fit into memory, and keep all cores busy; what the user has set is left so."""
     if not spark.sparkContext.getConf().contains(PARTS):
-        spark.conf.set(PARTS, parts_of(records, spark.sparkContext.defaultParallelism))
-
-
-def parts_of(records: int, cores: int) -> int:
-    """One part more for every few records until each core has one, then as many as fit into memory: as a
-    ledger grows, parts are added one by one."""
-    return max(1, min(cores, -(-records // _FEW_RECORDS)), -(-records // ROWS))
+        cores = spark.sparkContext.defaultParallelism if records > _FEW_RECORDS else 1
+        spark.conf.set(PARTS, max(cores, -(-records // _RECORDS_PER_PART)))
 
 
 def _records(found: Found) -> int:
@@ -172,11 +165,10 @@ class _Job:
     """What the stages of a run hand on."""
 
     def __init__(
-        self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window,
-        ranges: Ranges,
-    ) -> None:  # fmt: skip
+        self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window
+    ) -> None:
         self.spark, self.folder, self.found, self.window = spark, folder, found, window
-        self.ledger, self.ranges = ledger, ranges
+        self.ledger = ledger
         self.gaps: list[Gap] = []
 
     def read(self) -> None:
@@ -200,10 +192,10 @@ class _Job:
         self.outcomes = self.pieces.write_lifecycle()
 
     def write_audit(self) -> None:
-        Audit(self.spark, self.folder, self.pieces, self.leaderships, self.gaps, self.ranges).write()
+        Audit(self.spark, self.folder, self.pieces, self.leaderships, self.gaps).write()
 
     def write_stats(self) -> None:
-        write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window), self.ranges)
+        write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window))
 
     def write_groups(self) -> None:
         shares = self._read(SHARES).persist(_ON_DISK)
@@ -228,7 +220,7 @@ class _Job:
             return
         weights = fairness.weights(self.spark, self.leaderships)
         hands, known = self._read("hand_overs"), self.leaderships
-        told = fairness.with_pool(self.spark, hands, known, self.ranges)
+        told = fairness.with_pool(self.spark, hands, known)
         left = fairness.left_over(self.spark, self._read("lifecycle"), hands, self.records, known)
         self.folder.write("fairness", fairness.fairness(fairness.contested(told, left, weights)))
 
