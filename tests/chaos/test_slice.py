@@ -55,7 +55,9 @@ def test_everything_holds_for_a_minute(tmp_path: Path) -> None:
 
 
 def test_how_long_lanes_may_stand_still_is_asked_of_a_cluster_only(tmp_path: Path) -> None:
-    run = subprocess.run(_command(tmp_path, 1, 1, "--stall", "30"), cwd=ROOT, capture_output=True, check=False)
+    run = subprocess.run(
+        _command(tmp_path, 1, 1, "--stall", "30"), cwd=ROOT, capture_output=True, check=False
+    )
     assert run.returncode == 2
 
 
