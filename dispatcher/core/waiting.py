@@ -6,6 +6,7 @@ Capabilities call this: consumers die, messages expire, operators take messages 
 from __future__ import annotations
 
 from dispatcher.core.model import WAITING, Backlog, Group, Original
+from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.state import LaneState
 
 
@@ -19,10 +20,15 @@ def backlog_of(state: LaneState, message: Original) -> Backlog | None:
     return group.backlogs.get(message.inbound)
 
 
-def count_waiting(group: Group) -> int:
-    """How many messages of the group wait here."""
-    backlogs = (group.backlogs or {}).values()
-    return sum(message.state is WAITING for backlog in backlogs for message in backlog.messages)
+def count_waiting(group: Group, *, parked_too: bool = True) -> int:
+    """How many messages of the group wait here; `parked_too`: also those whose originals are parked."""
+    waiting = (
+        message
+        for backlog in (group.backlogs or {}).values()
+        for message in backlog.messages
+        if message.state is WAITING
+    )
+    return sum(parked_too or not is_parking(message.queue) for message in waiting)
 
 
 def waits_since_ms(group: Group) -> int | None:

@@ -13,6 +13,7 @@ from dispatcher.core.options import Cost
 from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import BOTH, facts, refused, row, said, says, why
 from tests.spec.lane_bench import LaneBench, clause, names
+from tests.spec.parking_bench import blocked
 
 
 def stopping(name: str = "exclusive", **options: Any) -> LaneBench:
@@ -236,3 +237,12 @@ def test_d9_stopped_groups_are_listed_by_their_ids_in_pages() -> None:
         "group": "ga", "inbound": "in0", "origin": "in0 7.5", "reason": "of ga", "attempt": 1, "calls": 1,
         "consumer": "one", "since_ms": 0, "behind": 0, "verdict": None,
     }  # fmt: skip
+
+
+def test_what_is_parked_is_behind_a_stopped_group_too() -> None:
+    bench = blocked(stops_failed=True)
+    parked = len(bench.in_parking())
+    assert parked > 0
+    bench.fail("one", "a1", "no stock")
+    bench.run()
+    assert Views(bench.lane.state).stopped({})["groups"][0]["behind"] == 9

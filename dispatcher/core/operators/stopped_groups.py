@@ -111,7 +111,7 @@ class Stops(Feature):
             raise CommandRefused(
                 f"group {shown!r}: {stop.decision} was said before, and is done when its message is here"
             )
-        behind = max(0, count_waiting(group) - 1)
+        behind = _behind(state, group)
         self._apply(group, stop, decision)
         return {"group": shown, "reason": stop.reason, "verdict": decision, "behind": behind}
 
@@ -201,6 +201,11 @@ def stopped_rows(state: LaneState, after: str | None) -> list[dict[str, Any]]:
     return [_row(state, group, stop) for group, stop in page]
 
 
+def _behind(state: LaneState, group: Group) -> int:
+    """How many messages of a stopped group are behind the one that failed, parked ones among them."""
+    return max(0, count_waiting(group, parked_too=False) + state.parking.parked(group) - 1)
+
+
 def _row(state: LaneState, group: Group, stop: Stop) -> dict[str, Any]:
     inbounds = state.inbounds
     queue = inbounds[stop.inbound].name if stop.inbound < len(inbounds) else None
@@ -213,6 +218,6 @@ def _row(state: LaneState, group: Group, stop: Stop) -> dict[str, Any]:
         "calls": stop.calls,
         "consumer": stop.consumer,
         "since_ms": state.now_ms - stop.at_ms,
-        "behind": max(0, count_waiting(group) - 1),
+        "behind": _behind(state, group),
         "verdict": stop.decision,
     }
