@@ -210,4 +210,5 @@ def test_a_report_has_every_table(report: Report) -> None:
         "files", "gaps", "options", "incarnations", "owners", "hand_overs", "lifecycle", "violations",
         "groups", "lane_stats", "consumer_stats", "group_stats", "timeline", "hot_groups", "holders",
         "lanes", "fairness", "cost_model", "cost_model.json", "summary.json", "kept", "memory.json",
+        "stalls",
     }  # fmt: skip
