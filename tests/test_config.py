@@ -429,3 +429,9 @@ def test_load_names_the_file_it_could_not_read(tmp_path: Path) -> None:
     good = tmp_path / "dispatcher.yaml"
     good.write_text(CONTRACT_EXAMPLE)
     assert list(config.load(good, {}).lanes) == ["orders"]
+
+
+def test_the_value_within_a_choice_is_named() -> None:
+    (problem,) = problems("lanes: {orders: {group_map: {lru: x}, inbound: [{queue: in}]}}")
+    assert problem.startswith("lanes.orders.group_map: lru: ")
+    assert problem.endswith(", not x")

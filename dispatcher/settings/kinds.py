@@ -250,7 +250,8 @@ class OneOf(ValueKind):
         try:
             return kind.read(value, from_file)
         except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
+            shown = f", not {value}" if type(value) in (str, int, float, bool) else ""
+            raise ValueError(f"{key}: {error}{shown}") from None
 
     def schema(self) -> dict[str, Any]:
         mappings = [
