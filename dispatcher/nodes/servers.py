@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -70,6 +70,18 @@ def _say_on_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def start_together(starts: Sequence[Callable[[], None]], close: Callable[[], None]) -> None:
+    """Call all at the same time. If one raises, `close` is called, and it is raised."""
+    with ThreadPoolExecutor(len(starts)) as pool:
+        running = [pool.submit(start) for start in starts]
+        try:
+            for start in running:
+                start.result()
+        except BaseException:
+            close()
+            raise
+
+
 class PrivateServers:
     """A local RabbitMQ and a local Redis that belong to the caller, who may kill and restart them."""
 
@@ -91,14 +103,7 @@ class PrivateServers:
 
     def start(self) -> None:
         """Start both at the same time. Raises what `LocalNode.start` raises; then neither runs."""
-        with ThreadPoolExecutor(2) as pool:
-            starts = [pool.submit(self.rabbitmq.start), pool.submit(self.redis.start)]
-            try:
-                for start in starts:
-                    start.result()
-            except BaseException:
-                self.close()
-                raise
+        start_together((self.rabbitmq.start, self.redis.start), self.close)
 
     def close(self) -> None:
         """End both and remove their data."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from dispatcher.nodes import LocalCluster, LocalRedis
 from dispatcher.nodes.local_cluster import ClusterNode
 from dispatcher.nodes.ports import LOOPBACK
+from dispatcher.nodes.servers import start_together
 from tests.redis_store.cluster_nodes import ask
 from tests.redis_store.sentinel_node import is_in_sync
 from tests.waiting import wait_until
@@ -41,14 +41,7 @@ class ClusterServers:
 
     def start(self) -> None:
         """Raises what `LocalNode.start` raises; then nothing runs."""
-        with ThreadPoolExecutor(2) as pool:
-            starts = [pool.submit(self.cluster.start), pool.submit(self.redis.start)]
-            try:
-                for start in starts:
-                    start.result()
-            except BaseException:
-                self.close()
-                raise
+        start_together((self.cluster.start, self.redis.start), self.close)
 
     def close(self) -> None:
         """End everything and remove its data."""
