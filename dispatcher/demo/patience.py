@@ -19,7 +19,7 @@ class Patience:
     """Ends when none of the signs has changed for `limit_s`."""
 
     def __init__(self, limit_s: float = STUCK_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._clock = clock
         self._signs: object = None
         self._idle_s = 0.0
@@ -33,7 +33,7 @@ class Patience:
         else:
             self._signs, self._idle_s = signs, 0.0
         self._looked_at = now
-        return self._idle_s <= self._limit_s
+        return self._idle_s <= self.limit_s
 
 
 def wait_while_it_goes_on(

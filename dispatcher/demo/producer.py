@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from dispatcher.client import GroupProducer
-from dispatcher.demo.patience import STUCK_S, Patience
+from dispatcher.demo.patience import Patience
 from dispatcher.demo.workload import RowChange, encode
 from dispatcher.errors import BrokerUnavailable
 
@@ -22,14 +22,14 @@ def publish(
     queues: list[str],
     messages: Iterable[tuple[int, RowChange]],
     show: Callable[[int], None],
-    limit_s: float = STUCK_S,
+    patience: Patience | None = None,
 ) -> None:
     """Send each change to the queue of its index and wait until the broker has all; `show` gets the count.
 
     Raises SendFailed or ConfigurationError when the broker does not take them, BrokerUnavailable when it has
-    taken nothing for `limit_s`.
+    taken nothing for as long as `patience` lasts.
     """
-    asyncio.run(_Publishing(queues, show).run(url, messages, limit_s))
+    asyncio.run(_Publishing(queues, show).run(url, messages, patience or Patience()))
 
 
 class _Publishing:
@@ -38,9 +38,8 @@ class _Publishing:
         self._show = show
         self._confirmed = 0
 
-    async def run(self, url: str, messages: Iterable[tuple[int, RowChange]], limit_s: float) -> None:
+    async def run(self, url: str, messages: Iterable[tuple[int, RowChange]], patience: Patience) -> None:
         """Send them all, as long as confirms come."""
-        patience = Patience(limit_s)
         sending = asyncio.ensure_future(self._send_all(url, messages))
         try:
             while not sending.done():
@@ -48,8 +47,8 @@ class _Publishing:
                 self._show(self._confirmed)
                 if not patience.lasts(self._confirmed):
                     raise BrokerUnavailable(
-                        f"RabbitMQ has confirmed no message for {limit_s:g} s, and {self._confirmed:,} "
-                        "before: does it run, and has it memory and disk?"
+                        f"RabbitMQ has confirmed no message for {patience.limit_s:g} s, "
+                        f"and {self._confirmed:,} before: does it run, and has it memory and disk?"
                     )
             await sending
         finally:
