@@ -96,7 +96,7 @@ class Subject:
 
     def __init__(self, place: Place, **options: object) -> None:
         lane = {"policy": "exclusive", "inbound": [{"queue": INBOUND}], **options}
-        self._process = DispatcherProcess(
+        self.process = DispatcherProcess(
             {
                 "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
                 "prefix": place.redis_prefix, "lanes": {LANE: lane},
@@ -106,17 +106,17 @@ class Subject:
     @contextmanager
     def running(self) -> Iterator[None]:
         try:
-            self._process.start()
+            self.process.start()
             yield
         finally:
-            self._process.close()
+            self.process.close()
 
     def mb(self, field: str) -> float:
-        return memory_bytes(self._process.pid, field) / 1e6
+        return memory_bytes(self.process.pid, field) / 1e6
 
     async def metric(self, name: str) -> int:
         """A counter or gauge of the process."""
-        return int(await asyncio.to_thread(self._process.metric, name))
+        return int(await asyncio.to_thread(self.process.metric, name))
 
     async def settled(self) -> int:
         """How many messages were settled so far."""

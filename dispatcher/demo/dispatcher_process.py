@@ -29,12 +29,16 @@ class DispatcherProcess:
 
     def __init__(self, configuration: dict[str, Any]) -> None:
         self._process = GuardedProcess("dispatcher")
-        self._file = self._process.directory / "dispatcher.yaml"
+        self.file = self._process.directory / "dispatcher.yaml"
         (port,) = free_ports(1)
         listen = {"listen": f"{LOOPBACK}:{port}"}
-        self._file.write_text(yaml.safe_dump({**configuration, "http": listen}, sort_keys=False))
+        self.file.write_text(yaml.safe_dump({**configuration, "http": listen}, sort_keys=False))
         self._url = f"http://{LOOPBACK}:{port}"
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def cpu_s(self) -> float:
+        """CPU time of the process and of the ledger's, if it has one."""
+        return self._process.cpu_s()
 
     @property
     def pid(self) -> int:
@@ -60,7 +64,7 @@ class DispatcherProcess:
 
     def launch(self) -> None:
         """Start it without waiting."""
-        command = [sys.executable, "-m", "dispatcher", "run", "-c", str(self._file)]
+        command = [sys.executable, "-m", "dispatcher", "run", "-c", str(self.file)]
         self._process.start(command, dict(os.environ))
 
     def leads(self) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.records import Record
+from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import ConfigurationError
 from dispatcher.redis_store import tables
 from dispatcher.redis_store.codec import decode
@@ -71,7 +73,11 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     journal = await _read_journal(connection, keys)
     origin = f"redis.url: the journal {keys.journal}"
     commits = list(leadership.inbounds.translate((records for _, records in journal), origin))
-    owners = await read_table(connection, keys.owners)
+    owners: dict[bytes, OwnerRow] = {}
+    row_of_owner = partial(_row, keys.owners)
+    await _read_rows(
+        connection, keys.owners, lambda rows: owners.update(tables.read_owners(rows, row_of_owner))
+    )
     incarnations = await read_table(connection, keys.incarnations)
     results = await read_table(connection, keys.commands)
     flags = await read_table(connection, keys.flags)
@@ -84,7 +90,7 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
         broker_restarted=False,
         records=list(chain.from_iterable(commits)),
         commits=_numbers(journal, commits),
-        owners={group: tables.read_owner(row, _row(keys.owners, group)) for group, row in owners.items()},
+        owners=owners,
         incarnations={
             tables.read_number(number, _row(keys.incarnations, number)): tables.read_incarnation(
                 row, _row(keys.incarnations, number)
@@ -134,13 +140,34 @@ def _ask_for_page(connection: RedisConnection, keys: LaneKeys, start: str) -> as
 async def read_table(connection: RedisConnection, key: str) -> dict[bytes, bytes]:
     """All fields of a hash."""
     rows: dict[bytes, bytes] = {}
-    cursor = b"0"
-    while True:
-        cursor, fields = await connection.call("HSCAN", key, cursor, "COUNT", _ROWS_PER_READ)
-        pairs = iter(fields)
+
+    def take(page: list[bytes]) -> None:
+        pairs = iter(page)
         rows.update(zip(pairs, pairs, strict=True))
-        if cursor == b"0":
-            return rows
+
+    await _read_rows(connection, key, take)
+    return rows
+
+
+async def _read_rows(connection: RedisConnection, key: str, take: Callable[[list[bytes]], None]) -> None:
+    """Let `take` have all fields of a hash and their values, in turns; some may come twice."""
+    page = _ask_for_rows(connection, key, b"0")
+    try:
+        while True:
+            cursor, fields = await page
+            if cursor == b"0":
+                take(fields)
+                return
+            page = _ask_for_rows(connection, key, cursor)
+            await asyncio.sleep(0)  # it is on its way while these are read
+            take(fields)
+    finally:
+        page.cancel()
+
+
+def _ask_for_rows(connection: RedisConnection, key: str, cursor: bytes) -> asyncio.Task[Any]:
+    call = connection.call("HSCAN", key, cursor, "COUNT", _ROWS_PER_READ)
+    return asyncio.get_running_loop().create_task(call)
 
 
 def _row(key: str, field: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Any, Final, get_type_hints
 
@@ -108,14 +108,23 @@ def to_text(value: bytes, origin: str) -> str:
         raise _foreign(origin) from None
 
 
-def read_owner(value: bytes, origin: str) -> OwnerRow:
-    """Raises ConfigurationError, beginning with `origin`."""
+def read_owners(fields: list[bytes], origin: Callable[[bytes], str]) -> Iterable[tuple[bytes, OwnerRow]]:
+    """The rows of groups and values that follow each other.
+
+    Raises ConfigurationError, beginning with the group's `origin`.
+    """
+    groups, values = fields[::2], fields[1::2]
+    for group, value in zip(groups, values, strict=True):
+        if len(value) != _OWNER.size or value[0] != OWNER_VERSION:
+            raise _foreign_owner(value, origin(group))
+    rows = _OWNER.iter_unpack(b"".join(values))
+    return zip(groups, [OwnerRow(incarnation, epoch) for _, incarnation, epoch in rows], strict=True)
+
+
+def _foreign_owner(value: bytes, origin: str) -> ConfigurationError:
     if value and value[0] != OWNER_VERSION:
-        raise of_another_version(origin, "was written in format", value[0], OWNER_VERSION)
-    if len(value) != _OWNER.size:
-        raise _foreign(origin)
-    _, incarnation, epoch = _OWNER.unpack(value)
-    return OwnerRow(incarnation, epoch)
+        return of_another_version(origin, "was written in format", value[0], OWNER_VERSION)
+    return _foreign(origin)
 
 
 def read_incarnation(value: bytes, origin: str) -> IncarnationRow:

@@ -12,7 +12,7 @@ from dispatcher.core.parking.orders import GroupParked
 from dispatcher.core.records import Dispatched, OpenEntry, Record, SettledRange
 from dispatcher.errors import ConfigurationError, InvalidTransition
 from dispatcher.redis_store.codec import VERSION, decode, encode
-from dispatcher.redis_store.tables import read_owner
+from dispatcher.redis_store.tables import read_owners
 from tests.redis_store import samples
 
 #: Every number stands for itself.
@@ -106,7 +106,7 @@ def test_what_another_version_wrote_is_said_to_be_its(blob: bytes, found: str, a
 
 def test_an_owner_that_a_later_version_wrote_is_said_to_be_its() -> None:
     with pytest.raises(ConfigurationError) as refused:
-        read_owner(b"\x02" + bytes(16), "row b'g'")
+        read_owners([b"f", b"\x01" + bytes(16), b"g", b"\x02" + bytes(16)], lambda group: f"row {group!r}")
     found = "row b'g': was written in format 2, and this version knows up to 1"
     assert str(refused.value).startswith(f"{found}: {LATER}")
 

@@ -10,7 +10,7 @@ group anyway, and the look-ahead may have no room for the last of them until the
 from __future__ import annotations
 
 from dispatcher.core.entries import copy_of, open_entry
-from dispatcher.core.model import REACHABLE, Consumer, Group, GroupState, MessageState, Original
+from dispatcher.core.model import OWNED, REACHABLE, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
 from dispatcher.core.ownership import close, drain, release, retarget
@@ -35,23 +35,25 @@ class GroupRecovery:
     def load_owners(self, rows: dict[bytes, OwnerRow]) -> None:
         """Take over the owners that Redis names. The open entries must have been loaded before."""
         state = self._state
-        disowning = state.signals.disowning
+        disowning, may_have_group = state.signals.disowning, state.may_have_group
+        may_own = state.by_number.items() if state.policy.keeps_owner else ()
+        usable = {number: consumer for number, consumer in may_own if consumer.stays}
         for group_id, row in rows.items():
-            state.epoch_counter = max(state.epoch_counter, row.epoch)
-            if not state.may_have_group(group_id):  # the lane had another map before
+            if row.epoch > state.epoch_counter:
+                state.epoch_counter = row.epoch
+            if not may_have_group(group_id):  # the lane had another map before
                 state.stale_owners.append(group_id)
                 continue
-            owner = state.by_number.get(row.incarnation)
             is_disowned = bool(disowning) and any(disowns(row) for disowns in disowning)
-            usable = owner is not None and owner.stays and state.policy.keeps_owner and not is_disowned
+            owner = None if is_disowned else usable.get(row.incarnation)
             if group_id in self._entries:
                 if is_disowned:
                     self._disowned.add(group_id)
                 self._row_epochs[group_id] = row.epoch
-                self._owners[group_id] = owner if usable else None
-            elif owner is not None and usable:
-                group = state.group_of_key(group_id)
-                self._hold(group, owner, GroupState.OWNED, fresh=row.epoch == 0)
+                self._owners[group_id] = owner
+            elif owner is not None:
+                group = state.group_of_key(group_id, OWNED)
+                self._hold(group, owner, OWNED, fresh=row.epoch == 0)
             else:
                 state.stale_owners.append(group_id)
 
@@ -187,7 +189,8 @@ class GroupRecovery:
 
     def _hold(self, group: Group, owner: Consumer, state: GroupState, *, fresh: bool = False) -> None:
         """The group belongs to this consumer already; its next dispatch begins a new epoch."""
-        group.become(state)
+        if group.state is not state:
+            group.become(state)
         group.owner = owner
         group.epoch = 0
         group.fresh = fresh
