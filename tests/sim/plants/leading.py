@@ -41,7 +41,7 @@ def _do_early(session: Any, kind: type) -> None:
     session._commit = early
 
 
-@planted("duplicates", seed=5)
+@planted("duplicates", seed=400)
 def taken_for_new_when_delivered_again(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue delivers again on the open channel is taken for new."""
     commit = session._commit
@@ -66,7 +66,7 @@ def copies_published_before_the_commit(lane: Any, session: Any, store: Any) -> N
     _do_early(session, Dispatched)
 
 
-@planted("duplicates", seed=25)
+@planted("duplicates", seed=1330)
 def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None:
     """A settle is acked in the control queue before it is committed."""
     commit = session._commit
@@ -132,7 +132,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     lane._parts.reports.heard_of = lambda seq: None
 
 
-@planted("fence", seed=118)
+@planted("fence", seed=37)
 def lane_epoch_not_checked(lane: Any, session: Any, store: Any) -> None:
     """Redis takes a commit of a former leader."""
     keys = store.world.redis.keys
@@ -229,14 +229,14 @@ class _Forgetful(deque[Any]):
         """Gone."""
 
 
-@planted("duplicates", seed=2)
+@planted("duplicates", seed=113)
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
         inbound.unproven = _Forgetful()
 
 
-@planted("liveness", "order", "overlap", seed=92)
+@planted("liveness", "order", "overlap", seed=545)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
     """A new leader goes on with a group before its originals are back."""
     groups = lane._parts.groups
@@ -430,7 +430,7 @@ def id_in_the_window_before_its_entry(lane: Any, session: Any, store: Any) -> No
     dedup._take_in = early
 
 
-@planted("sequence", seed=245)
+@planted("sequence", seed=634)
 def last_number_committed_late(lane: Any, session: Any, store: Any) -> None:
     """The last number of a group is committed a step after its message's first entry."""
     take_effects, held = lane.state.take_effects, {}
