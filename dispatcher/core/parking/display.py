@@ -43,7 +43,7 @@ def details(state: LaneState, group: Group) -> list[str]:
         for queue in (state.parking[index] for index in state.parking.route(group))
     ]
     if state.parking.at_bound:
-        lines.append(f"all {len(state.parking)} parking queues are in use: no other group can be parked")
+        lines.append(f"no parking queue is free ({len(state.parking)} in use): no other group can be parked")
     return lines
 
 

@@ -21,6 +21,7 @@ class ParkingReplay:
 
     def __init__(self) -> None:
         self.consumers: dict[QueueId, str] = {}  # whose groups are parked there
+        self.forgotten: set[QueueId] = set()  # those that were deleted, as far as the journal goes back
         self.routes: dict[QueueId, dict[bytes, None]] = {}  # groups that go there
         #: Originals that are there, by group id; part of a group's may be counted under the group itself.
         self.counts: dict[QueueId, Counter[bytes | None]] = {}
@@ -32,8 +33,10 @@ class ParkingReplay:
         match record:
             case ParkingQueueNamed():
                 self.consumers[record.queue] = record.consumer
+                self.forgotten.discard(record.queue)
             case ParkingQueueForgotten():
                 self.consumers.pop(record.queue, None)
+                self.forgotten.add(record.queue)
                 self._clear(record.queue)
             case GroupParked():
                 self.counts.setdefault(record.queue, Counter())[record.group] += record.count

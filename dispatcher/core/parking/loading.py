@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dispatcher.core.model import Group
 from dispatcher.core.parking.journal_replay import ParkingReplay
-from dispatcher.core.parking.orders import ANY_GROUP, GroupParked, ParkingQueueNamed, TermNeeded
+from dispatcher.core.parking.orders import (
+    ANY_GROUP,
+    GroupParked,
+    ParkingQueueForgotten,
+    ParkingQueueNamed,
+    TermNeeded,
+)
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.queue_ids import QueueId, parking_place
@@ -84,7 +90,8 @@ def _since_ms(state: LaneState, queue: ParkingQueue) -> dict[bytes | None, int]:
 
 def parking_records(state: LaneState) -> list[Record]:
     """All that is still true, for a checkpoint. In-flight entries of parked originals are not part."""
-    records: list[Record] = []
+    resting = [index for index in state.parking.resting if state.parking.rests(index, state.now_ms)]
+    records: list[Record] = [ParkingQueueForgotten(index) for index in resting]
     queues = state.parking.values()
     for queue in queues:
         records.append(ParkingQueueNamed(queue.index, queue.consumer))

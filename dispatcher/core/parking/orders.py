@@ -21,7 +21,7 @@ class ParkingQueueNamed(NamedTuple):
 
 
 class ParkingQueueForgotten(NamedTuple):
-    """This parking queue was deleted."""
+    """This parking queue was deleted. A checkpoint says so as long as its name is not to be given again."""
 
     queue: QueueId
 

@@ -108,9 +108,19 @@ class Parking(Feature):
 
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         load_queues(self._state, replay, snapshot.parking_found)
+        self._load_resting(snapshot, replay)
 
     def load(self, snapshot: Snapshot) -> None:
         load_routes(self._state)
+
+    def _load_resting(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+        """When a queue was deleted nobody has written down: a moment ago, for all that is known. If Redis has
+        forgotten things, that may be so of any name: hardly of the higher half, since the lowest free number
+        is always taken."""
+        state, lower = self._state, map(parking_id, range(len(self._names) // 2))
+        for index in replay.parking.forgotten if snapshot.complete else lower:
+            if index not in state.parking:
+                state.parking.rest(index, state.now_ms)
 
     # -- what happens elsewhere --
 
@@ -414,8 +424,7 @@ class Parking(Feature):
 
     def _name_queue(self, consumer: str, above: QueueId, *, is_needed: bool) -> ParkingQueue | None:
         state = self._state
-        indexes = map(parking_id, range(len(self._names)))
-        free = next((index for index in indexes if index > above and index not in state.parking), None)
+        free = self._free_name(above)
         if free is None and not is_needed:
             return None
         if free is None:
@@ -430,6 +439,15 @@ class Parking(Feature):
         state.effects.actions.append(OpenParkingQueue(free))
         state.log_event("parking_begins", queue=queue.name, consumer=consumer or None)
         return queue
+
+    def _free_name(self, above: QueueId) -> QueueId | None:
+        """The lowest number that is neither in use nor at rest."""
+        parking, now_ms = self._state.parking, self._state.now_ms
+        for index in map(parking_id, range(len(self._names))):
+            if index > above and index not in parking and not parking.rests(index, now_ms):
+                parking.resting.pop(index, None)
+                return index
+        return None
 
     # -- unparking --
 
@@ -500,6 +518,7 @@ class Parking(Feature):
             return
         self._state.effects.records.append(ParkingQueueForgotten(event.queue))
         del self._state.parking[event.queue]
+        self._state.parking.rest(event.queue, self._state.now_ms)
 
     def records(self) -> list[Record]:
         """All that is still true, for a checkpoint."""

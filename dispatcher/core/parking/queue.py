@@ -22,6 +22,10 @@ from dispatcher.wire.origin import Arrival
 #: Enough for many stuck consumers at once; each costs the broker a queue and us a channel. At this bound
 #: nothing more is parked, so a full inbound queue stands still, and says so.
 PARKING_QUEUES_MAX: Final = 64
+#: So long the name of a deleted parking queue is not given again. RabbitMQ (seen with 3.10.8) can leave a
+#: quorum queue without a leader for ever that is declared within some 5 s of the deletion of one with its
+#: name, while a node is away: its members end at their own pace.
+REST_MS: Final = 30_000
 #: A repeated copy lies at most as far behind the first as relocations can be unconfirmed, or redeliveries
 #: late.
 SETTLED_KEPT_MAX: Final = 40_000
@@ -252,6 +256,9 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         self.member_of = member_of
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[QueueId, ...] = ()
+        #: Until when the names of deleted queues are not given again, ms since 1970 (REST_MS).
+        self.resting: dict[QueueId, int] = {}
+        self.rest_ms = REST_MS
         self.unconfirmed = 0  # relocations published and not answered
         self.unconfirmed_bytes = 0
         self.at_bound = False  # the last attempt to park found no free parking queue
@@ -266,6 +273,14 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         self[queue.index] = queue
         self.update(others)
         return queue
+
+    def rest(self, index: QueueId, now_ms: int) -> None:
+        """Give its name to no other queue for a while."""
+        self.resting[index] = now_ms + self.rest_ms
+
+    def rests(self, index: QueueId, now_ms: int) -> bool:
+        """Whether a queue of that name was deleted a short while ago."""
+        return now_ms < self.resting.get(index, 0)
 
     def is_reading(self) -> bool:
         """Something may come that could be dispatched."""

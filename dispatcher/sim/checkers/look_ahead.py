@@ -82,10 +82,12 @@ class LookAheadChecker(Checker):
 
 def _could_be_parked(lane: Lane, inbound: Inbound, *, standing: bool = False) -> int:
     """The messages of groups that may be parked, or only of those that stand still. None while the last
-    parking queue is in use: that one is behind all others, so any group may go there."""
+    parking queue is in use: that one is behind all others, so any group may go there. None either while its
+    name rests."""
     state = lane.state
     names = state.options.parking_queues
-    if not names or parking_id(len(names) - 1) in state.parking:
+    last = parking_id(len(names) - 1)
+    if not names or last in state.parking or state.parking.rests(last, state.now_ms):
         return 0
     return sum(
         sum(m.waits_here and not m.is_parked for m in backlog.messages)
