@@ -15,7 +15,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What a message passes on its way. `Lane` is only the loop around all this, and is made to be subclassed.
@@ -115,16 +117,39 @@ def _compile_here(folder: Path, work: str, optimisation: str) -> None:
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
+    # mypyc's own functions are a part of each C file, for the optimiser. They are most of what a C compiler
+    # reads: without optimisation they are compiled once.
+    part_of_each = optimisation != "0"
+
+    class Build(build_ext):
+        def build_extensions(self) -> None:
+            if not part_of_each:
+                _compile_runtime(self.extensions, self.compiler, Path(work))
+            super().build_extensions()
+
     os.chdir(folder)
     options = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={work}/mypy"]
     extensions = mypycify(
         [*options, *hot_modules(folder)], opt_level=optimisation, debug_level="0", separate=True,
-        target_dir=f"{work}/c",
+        target_dir=f"{work}/c", include_runtime_files=part_of_each,
     )  # fmt: skip
-    command = build_ext(Distribution({"name": "dispatcher", "ext_modules": extensions}))
+    command = Build(Distribution({"name": "dispatcher", "ext_modules": extensions}))
     command.inplace, command.build_temp, command.parallel = True, f"{work}/objects", os.cpu_count()
     command.ensure_finalized()
     command.run()
+
+
+def _compile_runtime(extensions: Sequence[Any], compiler: Any, work: Path) -> None:
+    """Compile what stands directly in the folder of C files, once, and link it to each that names it."""
+    runtime = sorted({each for one in extensions for each in one.sources if Path(each).parent == work / "c"})
+    users = [one for one in extensions if not set(runtime).isdisjoint(one.sources)]
+    objects = compiler.compile(
+        runtime, output_dir=f"{work}/runtime", include_dirs=users[0].include_dirs,
+        extra_postargs=users[0].extra_compile_args,
+    )  # fmt: skip
+    for one in users:
+        one.sources = [each for each in one.sources if each not in runtime]
+        one.extra_objects = [*one.extra_objects, *objects]
 
 
 def main() -> None:
