@@ -104,6 +104,12 @@ def _names(nodes: Iterable[ClusterNode]) -> str:
     return f"[{atoms}]"
 
 
+def _peers(first: ClusterNode, node: ClusterNode) -> list[str]:
+    """Lets a node join the first one at its very first start: afterwards would be one more start of it."""
+    peers = enumerate((first.node, node.node), start=1)
+    return [f"cluster_formation.classic_config.nodes.{number} = {name}" for number, name in peers]
+
+
 class LocalCluster:
     """Nodes on loopback that form one cluster; all have user guest/guest.
 
@@ -121,23 +127,21 @@ class LocalCluster:
         lines = [f"cluster_partition_handling = {partition_handling}", *config]
         self._mapper = GuardedProcess("epmd")
         self.nodes = [ClusterNode(lines, plugins, self._epmd_port, cookie, ticktime_s) for _ in range(size)]
+        first, *others = self.nodes
+        for node in others:
+            node.config += _peers(first, node)
 
     @property
     def amqp_urls(self) -> list[str]:
         return [node.amqp_url for node in self.nodes]
 
     def start(self) -> None:
-        """Start all nodes and make them one cluster. Raises what LocalNode.start raises; then none runs."""
+        """Start all nodes, which are one cluster then. Raises what LocalNode.start raises; then none runs."""
         try:
             self._start_mapper()
             # One after the other: each start is seconds of a processor.
             for node in self.nodes:
                 node.start()
-            first, *others = self.nodes
-            for node in others:
-                node.evaluate("rabbit:stop()")
-                node.evaluate(f"rabbit_mnesia:join_cluster('{first.node}', disc)")
-                node.evaluate("rabbit:start()")
             self.wait_for(self.nodes)
         except BaseException:
             self.close()
