@@ -155,7 +155,7 @@ def handed_over_from(life: Life, times: Times) -> list[tuple[HandlingRecord, flo
     for handling in sorted(life.handlings, key=lambda handling: handling.seq):
         floor = max(floor, times.sent.get(handling.message, -math.inf))
         former = times.began.get((handling.message, handling.attempt - 1))
-        if former is not None:
+        if former is not None and former <= handling.start:  # what was written down of attempts may be lost
             floor = max(floor, former)
         if len(done) >= prefetch:
             floor = max(floor, done[len(done) - prefetch])

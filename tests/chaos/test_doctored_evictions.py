@@ -68,6 +68,14 @@ def test_others_wait_until_it_is_evicted(evicting: Doctored) -> None:
     assert "overlap" in evicting.found()
 
 
+def test_an_attempt_that_is_counted_once_more_says_nothing_of_the_time_before(evicting: Doctored) -> None:
+    """Redis has lost that message 1 was tried before: its first attempt comes after its second one."""
+    evicting.write(evicting.a, handled(1, 1.0, 1, attempt=2), STUCK, TAKEN)
+    evicting.write(evicting.b, handled(1, 5.5, 1, epoch=2), handled(2, 6.5, 2, epoch=2, attempt=2))
+    _evicted(evicting, 5.2)
+    assert "evicted early" not in evicting.found()
+
+
 # -- not too early --
 
 
