@@ -59,7 +59,14 @@ class ChannelRefused(BrokerUnavailable):
 
 
 class DeliveredAgain(BrokerUnavailable):
-    """RabbitMQ took back what was unacked on a channel that is open, and delivers it again."""
+    """RabbitMQ took back what was unacked on a channel that is open, and delivers it again.
+
+    `by_count` is the fingerprint of the message if only its count of deliveries says so; b"": it is certain.
+    """
+
+    def __init__(self, problem: str, by_count: bytes = b"") -> None:
+        self.by_count = by_count
+        super().__init__(problem)
 
 
 class NumbersBehind(DispatcherError):

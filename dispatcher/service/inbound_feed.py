@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -16,7 +16,7 @@ from dispatcher.core.events import AcksProven, Event, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Original
 from dispatcher.core.views.views import NOTHING_UNACKED, SettledUnacked
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError, DeliveredAgain
 from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
 from dispatcher.service.fencing import GONE_S
 from dispatcher.service.topology import ACCESS_REFUSED, is_classic
@@ -134,7 +134,7 @@ class InboundFeed:
         inbound: Inbound,
         *,
         report: Callable[[Event], None],
-        compares_counts: bool = True,
+        misleading: Collection[bytes] = (),
     ) -> None:
         self._link = link
         self._source = source
@@ -146,7 +146,7 @@ class InboundFeed:
         self._ghosts = source.ghosts
         self._acks = AckWindow(prefetch=source.window)
         self._delivered = 0
-        self._compares_counts = compares_counts
+        self._misleading = misleading  # fingerprints of messages whose counts say nothing
         self._out: dict[int, Original] = {}  # of a quorum queue: the unsettled ones, by their tags
         self._returned_are_through = False  # all that earlier sessions had has been delivered again
         self._not_in_history: set[int] = set()
@@ -169,8 +169,8 @@ class InboundFeed:
         self._delivered += count
         self._acks.deliver(count)
 
-    def delivers_again(self, messages: Iterable[Original]) -> bool:
-        """Whether one of these new deliveries is an original that this session has already.
+    def delivered_again(self, messages: Iterable[Original]) -> DeliveredAgain | None:
+        """What to end the session with, if one of these deliveries is an original that it has already.
 
         A quorum queue whose leader has lost sight of this node gives back all that is unacked here, and
         delivers it again on the same channel when it sees the node again. What was given back is delivered
@@ -178,26 +178,34 @@ class InboundFeed:
         Before, it may mean an earlier session: then a higher count than the one that is here says so.
         """
         if self._source.classic:  # it takes unacked messages back only when their channel ends
-            return False
+            return None
         unsettled: dict[bytes, int] | None = None
         settled: set[bytes] | None = None
         for message in messages:
             if not message.redelivered:
                 self._returned_are_through = True
-            elif self._returned_are_through or (self._compares_counts and message.deliveries > 1):
+            elif self._returned_are_through or message.deliveries > 1:
                 if unsettled is None:
                     unsettled = {known.fingerprint: known.deliveries for known in self._out.values()}
                 count = unsettled.get(message.fingerprint)
-                if count is not None and (self._returned_are_through or message.deliveries > count):
-                    return True
                 if self._returned_are_through:
                     settled = self._settled_fingerprints() if settled is None else settled
-                    if message.fingerprint in settled:
-                        return True
+                    if count is not None or message.fingerprint in settled:
+                        return self._again()
+                elif (
+                    count is not None
+                    and message.deliveries > count
+                    and message.fingerprint not in self._misleading
+                ):
+                    return self._again(by_count=message.fingerprint)
             if unsettled is not None:
                 unsettled[message.fingerprint] = message.deliveries
             self._out[message.tag] = message
-        return False
+        return None
+
+    def _again(self, by_count: bytes = b"") -> DeliveredAgain:
+        queue = self._inbound.name
+        return DeliveredAgain(f"RabbitMQ delivers again what is unacked of {queue!r}", by_count)
 
     def _settled_fingerprints(self) -> set[bytes]:
         """Of originals whose ack may not have reached the queue's leader. That an ack is proven does not say

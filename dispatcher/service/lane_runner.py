@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -68,7 +69,7 @@ WAY_S: Final = 2.0
 RETRY_JITTER: Final = 0.5
 #: A failure after this time without one begins another outage: no failing attempt takes longer.
 OUTAGE_OVER_MS: Final = 60_000
-#: So many leaderships in a row may end because the count of an original has risen while it was here. Equal
+#: So many leaderships in a row may end because the count of one message has risen while it was here. Equal
 #: messages with different counts could look like that for ever, and each end raises the counts.
 DELIVERED_AGAIN_MAX: Final = 3
 
@@ -128,6 +129,9 @@ class LaneRunner:
         self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
+        self._by_count = Counter[
+            bytes
+        ]()  # of these: because of the count of the message with this fingerprint
         self._leader_look = LeaderLook(settings.rabbitmq, self._names)
         self._replicas = self.replicas_type(
             settings.redis, lane.name, settings.prefix, self._clock.now_ms, leads
@@ -193,8 +197,10 @@ class LaneRunner:
     def _note(self, failure: BaseException) -> None:
         if isinstance(failure, DeliveredAgain):
             self._delivered_again += 1
+            self._by_count[failure.by_count] += bool(failure.by_count)
         elif self.state is RunnerState.LEADING:
             self._delivered_again = 0
+            self._by_count.clear()
         self.state, self.problem = (
             RunnerState.WAITING,
             str(failure).splitlines()[0] if str(failure) else repr(failure),
@@ -466,12 +472,10 @@ class LaneRunner:
         self, link: Link, sources: Sequence[InboundSource], lane: Lane, session: Session
     ) -> list[InboundFeed]:
         feeds = []
+        misleading = {known for known, times in self._by_count.items() if times >= DELIVERED_AGAIN_MAX}
         for source, inbound in zip(sources, lane.state.inbounds, strict=True):
             inbound.window, inbound.replaceable = source.window, source.classic
-            compares_counts = self._delivered_again < DELIVERED_AGAIN_MAX
-            feeds.append(
-                InboundFeed(link, source, inbound, report=session.report, compares_counts=compares_counts)
-            )
+            feeds.append(InboundFeed(link, source, inbound, report=session.report, misleading=misleading))
         return feeds
 
     def _parking_queues(self) -> tuple[str, ...]:

@@ -44,7 +44,6 @@ from dispatcher.core.views.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
     CommandRefused,
-    DeliveredAgain,
     DispatcherError,
     Fenced,
     InvalidTransition,
@@ -273,9 +272,9 @@ class Session:
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))
             messages = self._reader.messages(index, arrived)
-            if self._feeds[index].delivers_again(messages):
-                queue = self._settings.inbound[index].queue
-                return self.end(DeliveredAgain(f"RabbitMQ delivers again what is unacked of {queue!r}"))
+            again = self._feeds[index].delivered_again(messages)
+            if again is not None:
+                return self.end(again)
             self._history.keep(arrived, messages)
             self._events.append(MessagesArrived(messages))
         self._schedule()

@@ -194,7 +194,8 @@ async def test_what_came_in_replicated_is_parked_replicated(bench: Bench) -> Non
     for number in range(1, total):
         client.send("in", b"%d" % number, "a")
     await eventually(lambda: bench.status()["parked"] >= 200, what="the backlog is parked")
-    assert arguments_of(bench, first_of(bench))["x-queue-type"] == "quorum"
+    second = parking_queues(bench.names(), 2)[1]  # the name of the first one rests
+    assert arguments_of(bench, second)["x-queue-type"] == "quorum"
     slow.settle(list(slow.in_hand))
     await slow.has(100)
     for _ in range(2):
@@ -225,7 +226,8 @@ async def test_a_classic_parking_queue_of_before_is_emptied_and_replaced(
     await stuck.leave()
     await other.leave()
     await park_a_group(bench, client)
-    assert arguments_of(bench, first_of(bench))["x-queue-type"] == "quorum"
+    second = parking_queues(bench.names(), 2)[1]  # the name of the first one rests
+    assert arguments_of(bench, second)["x-queue-type"] == "quorum"
     assert await asyncio.to_thread(warnings, bench, tmp_path) == []
 
 

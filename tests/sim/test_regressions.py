@@ -21,7 +21,7 @@ from dispatcher.errors import NumbersBehind
 from dispatcher.settings import GroupWindowSettings
 from dispatcher.sim.campaign import run_scenario
 from dispatcher.sim.scenario import RunScenario
-from dispatcher.sim.seeds import draw_scenario
+from dispatcher.sim.seeds import draw_scenario, make_scenario
 from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
 
 NOW_MS = 1_750_000_000_000
@@ -236,6 +236,11 @@ def test_what_was_a_mistake_of_the_simulator_or_of_time_holds(seed: int) -> None
 )
 def test_what_was_a_mistake_with_windows_and_stealing_holds(seed: int) -> None:
     assert run_scenario(draw_scenario(seed)).problem is None
+
+
+def test_a_queue_that_delivers_again_for_the_fourth_time_in_a_row_is_noticed() -> None:
+    """After three times no count was compared any more, so a whole backlog was taken for new."""
+    assert run_scenario(make_scenario(1897)).problem is None
 
 
 def _as_it_was(scenario: RunScenario) -> RunScenario:

@@ -48,7 +48,7 @@ def taken_for_new_when_delivered_again(lane: Any, session: Any, store: Any) -> N
 
     def commit_blindly(effects: Any) -> None:
         for feed in session._feeds:
-            feed.delivers_again = lambda messages: False
+            feed.delivered_again = lambda messages: None
         commit(effects)
 
     session._commit = commit_blindly
