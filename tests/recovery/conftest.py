@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from dispatcher.nodes import LocalCluster, LocalRedis, Management, with_vhost
 from tests.conftest import Vhost
 from tests.recovery.scene import KINDS, WORK_MS, Scene, scene_of
 
 OpenScene = Callable[..., Awaitable[Scene]]
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def cluster_vhost(cluster: LocalCluster) -> Iterator[Vhost]:
+    """A vhost of the cluster, and a Redis. Its clients are at the first node; a test may stop and kill any:
+    the next test finds them running."""
+    with LocalRedis() as redis:
+        api = Management(cluster.nodes[0].management_url)
+        name = f"cluster-{uuid.uuid4().hex[:12]}"
+        api.create_vhost(name)
+        yield Vhost(name, with_vhost(cluster.nodes[0].amqp_url, name), redis.url, name, api)
+        for node in cluster.nodes:
+            node.start()
+        cluster.wait_for(cluster.nodes)
+        api.delete_vhost(name)
 
 
 @pytest.fixture

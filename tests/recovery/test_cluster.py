@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dispatcher.nodes import LocalCluster, LocalRedis, Management, with_vhost
+from dispatcher.nodes import LocalCluster, with_vhost
 from dispatcher.nodes.local_cluster import ClusterNode
 from tests.conftest import Vhost
 from tests.recovery.scene import CLUSTER_HEARTBEAT_S, Scene, scene_of
@@ -29,28 +28,9 @@ RATE = 100
 KEYS = {"heartbeat": f"{CLUSTER_HEARTBEAT_S}s", "reconnect_grace": "20s"}
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    with LocalRedis() as running:
-        yield running.url
-
-
 @pytest.fixture
-def vhost(cluster: LocalCluster, redis_url: str) -> Iterator[Vhost]:
-    api = Management(cluster.nodes[0].management_url)
-    name = f"cluster-{uuid.uuid4().hex[:12]}"
-    api.create_vhost(name)
-    yield Vhost(name, with_vhost(cluster.nodes[0].amqp_url, name), redis_url, name, api)
-    for node in cluster.nodes:
-        node.start()
-    cluster.wait_for(cluster.nodes)
-    api.delete_vhost(name)
+def vhost(cluster_vhost: Vhost) -> Vhost:
+    return cluster_vhost
 
 
 def urls(cluster: LocalCluster, vhost: Vhost) -> tuple[str, ...]:
