@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dispatcher.nodes import Servers
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "clients" / "node"
 PYTHON = [sys.executable, "-m", "dispatcher.conformance.python_consumer"]
+WRONG = [sys.executable, "-m", "tests.conformance.wrong_consumer"]
 #: Of a scene in the output.
 OK, FAILED = "ok     ", "FAILED "
 
@@ -77,13 +79,16 @@ def test_the_lock_file_names_no_registry() -> None:
     assert "resolved" not in lock
 
 
-@pytest.mark.parametrize(("how", "scene"), [("hasty", 1), ("lossy", 0), ("impatient", 2)])
-def test_a_wrong_consumer_is_found(servers: Servers, how: str, scene: int) -> None:
-    tried = conformance(servers, [sys.executable, "-m", "tests.conformance.wrong_consumer", how])
-    assert tried.returncode == 1
-    lines = [line for line in tried.stdout.splitlines() if line.startswith((OK, FAILED))]
-    assert [line[: len(OK)] for line in lines] == [OK] * scene + [FAILED], tried.stdout
-    assert lines[-1].endswith(SCENES[scene].__doc__ or "no text")
+def test_wrong_consumers_are_found(servers: Servers) -> None:
+    """Side by side: what shows most of them is that something is waited for in vain."""
+    wrong = {"hasty": 1, "lossy": 0, "impatient": 2}
+    with ThreadPoolExecutor(len(wrong)) as pool:
+        found = list(pool.map(lambda how: conformance(servers, [*WRONG, how]), wrong))
+    for scene, tried in zip(wrong.values(), found, strict=True):
+        assert tried.returncode == 1
+        lines = [line for line in tried.stdout.splitlines() if line.startswith((OK, FAILED))]
+        assert [line[: len(OK)] for line in lines] == [OK] * scene + [FAILED], tried.stdout
+        assert lines[-1].endswith(SCENES[scene].__doc__ or "no text")
 
 
 def test_a_program_that_ends_by_itself_is_found(servers: Servers) -> None:
