@@ -194,8 +194,7 @@ async def test_what_came_in_replicated_is_parked_replicated(bench: Bench) -> Non
     for number in range(1, total):
         client.send("in", b"%d" % number, "a")
     await eventually(lambda: bench.status()["parked"] >= 200, what="the backlog is parked")
-    second = parking_queues(bench.names(), 2)[1]  # the name of the first one rests
-    assert arguments_of(bench, second)["x-queue-type"] == "quorum"
+    assert arguments_of(bench, first_of(bench))["x-queue-type"] == "quorum"
     slow.settle(list(slow.in_hand))
     await slow.has(100)
     for _ in range(2):
