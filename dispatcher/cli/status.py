@@ -138,6 +138,8 @@ def _print(out: Console, result: dict[str, Any]) -> None:
             f"{row.get('queue')}: {counted(row.get('parked'), 'message')} parked, "
             f"{counted(row.get('groups'), 'group')}{of}"
         )
+        if row.get("problem"):
+            out.print(f"{row.get('queue')}: RabbitMQ can't open it, its groups wait: {row['problem']}")
     sums = [counted(result.get(f"{noun}s"), noun) for noun in ("consumer", "group")]
     sums += [f"{shown(result.get(word.replace(' ', '_')))} {word}" for word in _MESSAGES]
     out.print(", ".join(sums))

@@ -66,13 +66,15 @@ class Explanation:
         nothing waits: what operators have said that will hold its next messages."""
         heads = list(waiting_heads(group))
         away = None
-        if not heads and not group.unresolved:
+        if not heads:
             away = next((hold for look in self.elsewhere if (hold := look(group)) is not None), None)
-            if away is None:
+            if away is None and not group.unresolved:
                 return self._hold_by_flags(group)
         lane_hold = self.lane_hold()
         if lane_hold is not None:
             return lane_hold
+        if away is not None and away.kind is HoldKind.PARKING_UNAVAILABLE:  # whatever else may hold it
+            return away
         if not heads:
             return self._hold_on(group, None, self._decisions.held_by(group, None)) or away
         found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]

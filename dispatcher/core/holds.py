@@ -52,6 +52,7 @@ class HoldKind(StrEnum):
     NO_CAPACITY = "no_capacity"
     # elsewhere
     PARKED = "parked"
+    PARKING_UNAVAILABLE = "parking_unavailable"
 
 
 class Hold(NamedTuple):

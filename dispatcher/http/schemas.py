@@ -208,6 +208,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "ParkingQueue": _object(
         queue=string(), consumer=nullable(string("whose groups wait in it")), groups=integer(),
         parked=integer("messages"),
+        problem=nullable(string("why RabbitMQ can't open it: the groups in it wait")),
     ),
     "Consumers": _object(
         consumers=list_of(_CONSUMER),

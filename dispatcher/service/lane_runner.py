@@ -370,6 +370,12 @@ class LaneRunner:
         self._url = link.url
         return link
 
+    async def _open_probe(self, on_events: Callable[[list[Any]], None]) -> Link:
+        """A connection to the node that the lane is led through."""
+        nodes = self._settings.rabbitmq.nodes()
+        node = next((node for node in nodes if node.url == self._url), nodes[0])
+        return await Link.open(node, name=f"{self._connection_name()} parking", on_events=on_events)
+
     async def _open_store(self) -> LaneStore:
         return await LaneStore.open(
             self._settings.redis, self.name, self._settings.prefix,
@@ -396,6 +402,7 @@ class LaneRunner:
             self._reload,
             login(self._settings.rabbitmq, "").user,
             self._answers.give if self._answers is not None else None,
+            open_probe=self._open_probe,
         )
         witness = Witness(link, self._names, moves=own.wants_quorum)
         restarted = await witness.is_gone()

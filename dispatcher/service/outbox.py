@@ -46,6 +46,7 @@ from dispatcher.core.orders import (
 )
 from dispatcher.core.parking.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
 from dispatcher.core.parking.orders import (
+    AbandonParkingQueue,
     DeleteParkingQueue,
     GiveBack,
     OpenParkingQueue,
@@ -159,7 +160,13 @@ class Outbox:
         match action:
             case SetWindow():
                 self._on_window(action.inbound, action.originals)
-            case ReadParkingQueue() | GiveBack() | OpenParkingQueue() | DeleteParkingQueue():
+            case (
+                ReadParkingQueue()
+                | GiveBack()
+                | OpenParkingQueue()
+                | DeleteParkingQueue()
+                | AbandonParkingQueue()
+            ):
                 self._on_parking(action)
             case OpenTarget() | SendTransfer() | CloseTarget():
                 self._on_target(action)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
 from pamqp import commands
 
 from dispatcher.amqp.events import Fetched
@@ -13,8 +14,14 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.events import Event
 from dispatcher.core.model import Original
-from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened, ParkingQueueRead
+from dispatcher.core.parking.events import (
+    ParkingQueueDeleted,
+    ParkingQueueOpened,
+    ParkingQueueRead,
+    ParkingQueueUnavailable,
+)
 from dispatcher.core.parking.orders import (
+    AbandonParkingQueue,
     DeleteParkingQueue,
     GiveBack,
     OpenParkingQueue,
@@ -26,13 +33,21 @@ from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
+from dispatcher.service.parking_probe import ParkingProbe
 from dispatcher.service.tasks import Tasks
-from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, open_parking
+from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, Parked, open_parking
 from dispatcher.wire.protocol import LaneNames
+
+log = structlog.get_logger()
 
 #: RabbitMQ answers a declare up to two seconds before the queue is on disk: one that was younger was seen to
 #: be gone after a kill -9, with everything in it that had been confirmed.
 DEFINED_S: Final = 3.0
+#: Pauses between attempts to open one. It is told after these attempts that it can't be opened: leaders are
+#: elected within them.
+RETRY_S_MIN: Final = 1.0
+RETRY_S_MAX: Final = 30.0
+QUIET_ATTEMPTS: Final = 2
 #: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
 #: singly.
 _UNACKED_MAX: Final = 1_000
@@ -118,11 +133,14 @@ class ParkingFeeds:
         reader: MessageReader,
         *,
         quorum: bool,
+        probe: ParkingProbe,
         report: Callable[[Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._link = link
         self._quorum = quorum  # what new ones are
+        self._probe = probe
+        self._opening: dict[QueueId, asyncio.Task[None]] = {}
         self._names = names
         self._lane = lane
         self._channels = channels
@@ -141,22 +159,47 @@ class ParkingFeeds:
             case GiveBack():
                 self._feeds[order.queue].give_back(order.tags)
             case OpenParkingQueue():
-                self._tasks.start(self._open, order.queue)
+                self._opening[order.queue] = self._tasks.start(self._open, order.queue)
+            case AbandonParkingQueue():
+                self._opening.pop(order.queue).cancel()
             case DeleteParkingQueue():
                 self._tasks.start(self._delete, order.queue)
 
     def close(self) -> None:
         """The session has ended: wait for nothing more."""
         self._tasks.close()
+        self._probe.close()
 
     async def _open(self, queue: QueueId) -> None:
-        name = self._names[parking_place(queue)]
-        parked = await open_parking(self._link, self._lane, name, quorum=self._quorum)
+        name, attempts, pause_s = self._names[parking_place(queue)], 0, RETRY_S_MIN
+        while isinstance(parked := await self._try_to_open(name), str):
+            attempts += 1
+            if attempts > QUIET_ATTEMPTS:
+                self._report(ParkingQueueUnavailable(queue, parked))
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_S_MAX)
+        self._opening.pop(queue, None)
+        if self._quorum and not parked.is_quorum:
+            log.warning("parking_queue_is_classic", lane=self._lane.lane, queue=name)
         self._channels.parking.add(parked.channel)
-        if not parked.was_there:
-            await asyncio.sleep(DEFINED_S)
         self._feeds[queue] = ParkingFeed(self._link, name, parked.channel, quorum=parked.is_quorum)
         self._report(ParkingQueueOpened(queue))
+
+    async def _try_to_open(self, name: str) -> Parked | str:
+        """Why it can't be opened, if it can't."""
+        if self._quorum and (problem := await self._probe.problem_of(name)) is not None:
+            return problem
+        try:
+            parked = await open_parking(self._link, self._lane, name, quorum=self._quorum)
+        except ChannelRefused as refused:
+            return str(refused)
+        if parked.was_there:
+            return parked
+        await asyncio.sleep(DEFINED_S)
+        if self._quorum and (problem := await self._probe.problem_of(name)) is not None:
+            await self._link.call(parked.channel, commands.Channel.Close(200, "not used", 0, 0))
+            return problem
+        return parked
 
     async def _read(self, feed: ParkingFeed, order: ReadParkingQueue) -> None:
         fetched, is_end = await feed.fetch(order.limit)

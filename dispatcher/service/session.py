@@ -68,6 +68,7 @@ from dispatcher.service.operators import Operators, ReloadCall
 from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
 from dispatcher.service.parking_feeds import ParkingFeeds
+from dispatcher.service.parking_probe import OpenProbe, ParkingProbe
 from dispatcher.service.publications import Relay
 from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, BisectState, ended_over_a_publish
 from dispatcher.service.replicas import Replicas
@@ -105,7 +106,10 @@ class Session:
         reload: ReloadCall | None = None,
         user: str | None = None,
         answer: Callable[[Reply], None] | None = None,
+        *,
+        open_probe: OpenProbe,
     ) -> None:
+        self._open_probe = open_probe
         self._settings = lane
         self._names = names
         self._link = link
@@ -150,7 +154,7 @@ class Session:
         self._parking = ParkingFeeds(
             self._link, parking, self._names, self._channels, self._reader,
             quorum=not all(inbound.replaceable for inbound in lane.state.inbounds),
-            report=self.report, fail=self.end,
+            probe=ParkingProbe(self._open_probe, self._names, self._link), report=self.report, fail=self.end,
         )  # fmt: skip
         self._originals = OriginalAcks(feeds, self._parking)
         relay = Relay(

@@ -17,11 +17,12 @@ class Tasks:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+    def start(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> asyncio.Task[None]:
         """Begin it in one of the loop's next turns."""
         task = self._loop.create_task(self._guarded(work, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _guarded(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
         try:

@@ -257,8 +257,6 @@ async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool
             raise
         differs = await _quorum_refusal(link, queue)
         is_quorum = differs is None or shows_quorum(differs.code, differs.text)
-        if quorum and not is_quorum:
-            log.warning("parking_queue_is_classic", lane=names.lane, queue=queue)
         channel = await link.open_channel()
         declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
         count = int(declared.message_count)

@@ -241,6 +241,9 @@ class SimRunner(LaneRunner):
         machine.links.append(link)
         return link  # type: ignore[return-value]
 
+    async def _open_probe(self, on_events: Callable[[list[Any]], None]) -> Link:
+        return await self._open_link(on_events)
+
     async def _open_store(self) -> LaneStore:
         store = SimStore(
             self._settings.redis, self.name, self._settings.prefix, self._redis_lost_writes,

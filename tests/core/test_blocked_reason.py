@@ -223,6 +223,11 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         {"queues": ["p0", "p1"]},
         "Nothing blocks it: its messages are read from p0, p1, in their turn.",
     ),
+    (
+        HoldKind.PARKING_UNAVAILABLE,
+        {"queues": {"p0": "541 no leader"}},
+        "RabbitMQ can't open its parking queue: p0 (541 no leader). Waits until it can.",
+    ),
 ]
 
 

@@ -112,7 +112,9 @@ async def test_why_list_show_and_status_say_what_is_parked_and_where(bench: Benc
     shown = await bench.ask("groups.show", group="a")
     assert [row["parked_in"] for row in shown["messages"]] == [None]
     status = await bench.ask("status")
-    assert status["parking"] == [{"queue": queue, "consumer": "stuck", "groups": 1, "parked": BACKLOG - 1}]
+    assert status["parking"] == [
+        {"queue": queue, "consumer": "stuck", "groups": 1, "parked": BACKLOG - 1, "problem": None}
+    ]
 
 
 async def test_the_age_of_what_is_only_parked_is_known_also_to_the_next_leader(bench: Bench) -> None:

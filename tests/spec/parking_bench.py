@@ -20,6 +20,7 @@ from dispatcher.core.parking.events import (
     RelocationRefused,
 )
 from dispatcher.core.parking.orders import (
+    AbandonParkingQueue,
     DeleteParkingQueue,
     GiveBack,
     OpenParkingQueue,
@@ -70,6 +71,7 @@ class ParkingBench(LaneBench):
         self.results: dict[str, Any] = {}  # of commands
         self.moved: list[str] = []  # every publish to a parking queue
         self.deleted: list[int] = []
+        self.abandoned: list[int] = []
         self.inbound_unacked: dict[tuple[int, int], tuple[str, dict[str, Any]]] = {}
         self._name: dict[Original, str] = {}
         self._read_tags: dict[int, int] = {}
@@ -97,23 +99,34 @@ class ParkingBench(LaneBench):
             for message in action.messages:
                 self._ack(message)
         else:
-            match action:
-                case SendNotice(type="dispatch.ping"):
-                    self.pending.append(PingRouted(action.queue))
-                case OpenParkingQueue():
-                    self.ready.setdefault(action.queue, deque())
-                    self.unacked.setdefault(action.queue, {})
-                    self.opening.append(action.queue)
-                    if self.opens_parking:
-                        self._opened()
-                case GiveBack():
-                    returned = [self.unacked[action.queue].pop(tag) for tag in action.tags]
-                    self._requeue(action.queue, returned)
-                case DeleteParkingQueue():
-                    assert not self.ready[action.queue]
-                    del self.ready[action.queue], self.unacked[action.queue]
-                    self.deleted.append(action.queue)
-                    self.pending.append(ParkingQueueDeleted(action.queue, True))
+            self._carry_out_rare(action)
+
+    def _carry_out_rare(self, action: Action) -> None:
+        match action:
+            case SendNotice(type="dispatch.ping"):
+                self.pending.append(PingRouted(action.queue))
+            case OpenParkingQueue():
+                self.ready.setdefault(action.queue, deque())
+                self.unacked.setdefault(action.queue, {})
+                self.opening.append(action.queue)
+                if self.opens_parking:
+                    self._opened()
+            case GiveBack():
+                returned = [self.unacked[action.queue].pop(tag) for tag in action.tags]
+                self._requeue(action.queue, returned)
+            case AbandonParkingQueue():
+                self._abandon(action.queue)
+            case DeleteParkingQueue():
+                assert not self.ready[action.queue]
+                del self.ready[action.queue], self.unacked[action.queue]
+                self.deleted.append(action.queue)
+                self.pending.append(ParkingQueueDeleted(action.queue, True))
+
+    def _abandon(self, queue: int) -> None:
+        self.opening.remove(queue)
+        assert not self.ready.pop(queue)
+        del self.unacked[queue]
+        self.abandoned.append(queue)
 
     def open_parking(self) -> None:
         """The broker answers that the parking queues are there."""

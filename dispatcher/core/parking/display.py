@@ -16,6 +16,7 @@ def parking_status(state: LaneState) -> dict[str, Any]:
             "consumer": queue.consumer or None,
             "groups": len(queue.members),
             "parked": queue.originals,
+            "problem": queue.problem,
         }
         for queue in state.parking.values()
     ]

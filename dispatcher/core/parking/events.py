@@ -16,6 +16,14 @@ class ParkingQueueOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkingQueueUnavailable:
+    """RabbitMQ can't open the parking queue now, and says why. It is tried again until it is open."""
+
+    queue: QueueId
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class ParkingQueueRead:
     """What an order to read brought, in the queue's order; `is_end`: then nothing was left in it."""
 
@@ -59,6 +67,7 @@ class ParkingQueueDeleted:
 
 ParkingEvent = (
     ParkingQueueOpened
+    | ParkingQueueUnavailable
     | ParkingQueueRead
     | RelocationConfirmed
     | RelocationRefused

@@ -116,4 +116,12 @@ class DeleteParkingQueue(NamedTuple):
     queue: QueueId
 
 
-ParkingAction = OpenParkingQueue | ReadParkingQueue | ParkCopy | GiveBack | DeleteParkingQueue
+class AbandonParkingQueue(NamedTuple):
+    """Try to open it no longer: nothing that counts was ever in it."""
+
+    queue: QueueId
+
+
+ParkingAction = (
+    OpenParkingQueue | ReadParkingQueue | ParkCopy | GiveBack | DeleteParkingQueue | AbandonParkingQueue
+)

@@ -18,9 +18,14 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Backlog, Group, MessageState, Original
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.operators.stop import stop_of
-from dispatcher.core.parking.events import ParkingQueueDeleted, ParkingQueueOpened
+from dispatcher.core.parking.events import (
+    ParkingQueueDeleted,
+    ParkingQueueOpened,
+    ParkingQueueUnavailable,
+)
 from dispatcher.core.parking.loading import add_queue, load_queues, load_routes, parking_records
 from dispatcher.core.parking.orders import (
+    AbandonParkingQueue,
     DeleteParkingQueue,
     GroupParked,
     OpenParkingQueue,
@@ -104,7 +109,11 @@ class Parking(Feature):
         state.explanation.elsewhere.append(state.parking.hold_on)
 
     def events(self) -> Mapping[type, Handler]:
-        return {ParkingQueueOpened: self.opened, ParkingQueueDeleted: self.deleted}
+        return {
+            ParkingQueueOpened: self.opened,
+            ParkingQueueUnavailable: self.unavailable,
+            ParkingQueueDeleted: self.deleted,
+        }
 
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         load_queues(self._state, replay, snapshot.parking_found)
@@ -418,7 +427,7 @@ class Parking(Feature):
         deleting = ParkingQueueState.DELETING
         for queue in state.parking.values():
             usable = queue.index > above and not queue.unknown and queue.state is not deleting
-            if usable and queue.consumer == consumer:
+            if usable and queue.problem is None and queue.consumer == consumer:
                 return queue
         return self._name_queue(consumer, above, is_needed=is_needed)
 
@@ -502,12 +511,31 @@ class Parking(Feature):
     def opened(self, event: ParkingQueueOpened) -> None:
         queue = self._state.parking[event.queue]
         queue.become(ParkingQueueState.OPEN)
+        if queue.problem is not None:
+            queue.problem = None
+            self._state.log_event("parking_available", queue=queue.name)
         queue.idle_since_ms = self._state.now_ms
         self._retry_at_ms = 0
         places: list[_LookAhead | ParkingQueue] = [*self._look_aheads, *self._state.parking.values()]
         for each in places:
             if each.blocked_since_ms is not None:  # perhaps for want of this queue
                 each.blocked_since_ms = self._state.now_ms - BLOCKED_MS
+
+    def unavailable(self, event: ParkingQueueUnavailable) -> None:
+        """It can't be read. Groups with messages in it wait. One in which nothing can be is given up: others
+        take its place."""
+        state, queue = self._state, self._state.parking.get(event.queue)
+        if queue is None or queue.is_open:  # its end, or its opening, was told meanwhile
+            return
+        if queue.problem is None:
+            state.warn(
+                "parking_unavailable", queue=queue.name, groups=len(queue.members), problem=event.problem
+            )
+        queue.problem = event.problem
+        if queue.is_empty() and not (queue.unknown or queue.redelivering):
+            state.effects.actions.append(AbandonParkingQueue(queue.index))
+            self._forget(queue)
+            self._retry_at_ms = 0
 
     def deleted(self, event: ParkingQueueDeleted) -> None:
         """It is gone; or something was in it, which must be read then."""
@@ -516,9 +544,12 @@ class Parking(Feature):
             queue.become(ParkingQueueState.OPEN)
             queue.additions += 1
             return
-        self._state.effects.records.append(ParkingQueueForgotten(event.queue))
-        del self._state.parking[event.queue]
-        self._state.parking.rest(event.queue, self._state.now_ms)
+        self._forget(queue)
+
+    def _forget(self, queue: ParkingQueue) -> None:
+        self._state.effects.records.append(ParkingQueueForgotten(queue.index))
+        del self._state.parking[queue.index]
+        self._state.parking.rest(queue.index, self._state.now_ms)
 
     def records(self) -> list[Record]:
         """All that is still true, for a checkpoint."""

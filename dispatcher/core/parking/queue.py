@@ -78,7 +78,7 @@ class ParkingQueue:
     __slots__ = (
         "additions", "asked_at", "blocked_since_ms", "confirmed", "consumer", "demand", "early",
         "end_at", "end_seen", "expected", "here", "idle_since_ms", "index", "left", "members", "name",
-        "originals", "published", "read_through", "reading", "redelivering", "refused_until_ms",
+        "originals", "problem", "published", "read_through", "reading", "redelivering", "refused_until_ms",
         "relocating", "settled", "since_ms", "_member_of", "_state", "term", "terms_needed", "unknown",
         "unwanted_since_ms", "void_before", "waiting",
     )  # fmt: skip
@@ -89,6 +89,7 @@ class ParkingQueue:
         self.name = name
         self.consumer = consumer  # id of the one whose groups are parked here; empty: of no certain one
         self._state = ParkingQueueState.OPENING
+        self.problem: str | None = None  # why RabbitMQ can't open it
         #: Groups whose messages go here, with how many originals of theirs are in it (None: of no group).
         self.members: dict[bytes | None, int] = {}
         #: Of these, when the oldest original that was not read was first received; where that is known.
@@ -299,7 +300,13 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
     def hold_on(self, group: Group) -> Hold | None:
         """Why the parked messages of the group do not go: they have to be read first. None: none is
         parked."""
+        if any(self[index].problem for index in self.route(group)):
+            return Hold(HoldKind.PARKING_UNAVAILABLE, partial(self._unavailable_to, group))
         return Hold(HoldKind.PARKED, partial(self._parked_in, group)) if self.parked(group) else None
+
+    def _unavailable_to(self, group: Group) -> Facts:
+        queues = (self[index] for index in self.route(group))
+        return {"queues": {queue.name: queue.problem for queue in queues if queue.problem}}
 
     def _parked_in(self, group: Group) -> Facts:
         return {"queues": [self[index].name for index in self.route(group)]}

@@ -214,6 +214,11 @@ def _parked(facts: Facts) -> str:
     return f"Nothing blocks it: its messages are read from {', '.join(facts['queues'])}, in their turn."
 
 
+def _parking_unavailable(facts: Facts) -> str:
+    queues = "; ".join(f"{queue} ({problem})" for queue, problem in facts["queues"].items())
+    return f"RabbitMQ can't open its parking queue: {queues}. Waits until it can."
+
+
 _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.PUBLISHERS_BLOCKED: lambda _: "RabbitMQ blocks publishers: it is short of memory or disk.",
     HoldKind.READING_BACK: lambda _: (
@@ -258,4 +263,5 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.NO_CONSUMER: lambda _: "No consumer has joined this lane.",
     HoldKind.NO_CAPACITY: _no_capacity,
     HoldKind.PARKED: _parked,
+    HoldKind.PARKING_UNAVAILABLE: _parking_unavailable,
 }
