@@ -49,9 +49,9 @@ def dispatcher(settings: dict[str, object]) -> Iterator[None]:
             process.wait()
 
 
-async def load(url: str, seconds: float) -> None:
+async def load(url: str, over: asyncio.Event) -> None:
     """Few groups get most of the messages."""
-    loop, chance = asyncio.get_running_loop(), random.Random(7)
+    chance = random.Random(7)
     weights = [1 / rank**1.5 for rank in range(1, GROUPS + 1)]
 
     async def work(message: Message) -> None:
@@ -70,12 +70,11 @@ async def load(url: str, seconds: float) -> None:
             await stack.enter_async_context(GroupProducer(url, queue=queue, give_up_after_s=30))
             for queue in QUEUES
         ]
-        until_s = loop.time() + seconds
         for number in count():
             (group,) = chance.choices(range(1, GROUPS + 1), weights)
             producers[number % 3 == 0].submit(b"%d" % number, group=f"order-{group}")
             await asyncio.sleep(chance.expovariate(PER_S))  # sleeps: so many messages come in a second
-            if loop.time() > until_s:
+            if over.is_set():
                 break
     for consumer in consumers:
         consumer.stop()
@@ -83,8 +82,9 @@ async def load(url: str, seconds: float) -> None:
 
 
 async def show(url: str, port: int, seconds: float) -> bytes:
-    """The page while messages flow."""
-    flow = asyncio.ensure_future(load(url, seconds))
+    """The page when messages have flowed for so long."""
+    over = asyncio.Event()
+    flow = asyncio.ensure_future(load(url, over))
 
     def shoot() -> bytes:
         with open_browser() as browser:
@@ -92,10 +92,12 @@ async def show(url: str, port: int, seconds: float) -> bytes:
             wait_until(lambda: browser.ask(SHOWN), 60, "a page with groups and rates")
             return browser.picture(HEIGHT)
 
-    await asyncio.sleep(max(1.0, seconds - 15))  # sleeps: the charts have to fill
-    picture = await asyncio.to_thread(shoot)
-    await flow
-    return picture
+    await asyncio.sleep(seconds)  # sleeps: the charts have to fill
+    try:
+        return await asyncio.to_thread(shoot)
+    finally:
+        over.set()
+        await flow
 
 
 def make(file: Path, seconds: float) -> None:
@@ -112,4 +114,4 @@ def make(file: Path, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else 620.0)
+    make(Path(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else 605.0)

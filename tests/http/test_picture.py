@@ -19,7 +19,7 @@ def test_it_shows_a_lane_at_work(tmp_path: Path) -> None:
     except ConfigurationError as missing:
         pytest.skip(f"no browser: {missing}")
     picture = tmp_path / "page.png"
-    make(picture, 20)
+    make(picture, 1)
     made = picture.read_bytes()
     assert made.startswith(b"\x89PNG")
     assert int.from_bytes(made[20:24]) == HEIGHT
