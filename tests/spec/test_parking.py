@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.core.events import PublishersBlocked
-from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS
+from dispatcher.core.parking.policy import BLOCKED_MS, LINGER_MS, RETRY_MS
 from tests.spec.flag_bench import said
 from tests.spec.lane_bench import clause
 from tests.spec.parking_bench import FIRST, ParkingBench, blocked, numbers
@@ -61,6 +61,25 @@ def test_p1_the_queues_of_several_consumers_are_opened_together() -> None:
     assert bench.in_parking(FIRST + 1) == []
     bench.run(LINGER_MS + 1)
     assert list(bench.lane.state.parking) == [FIRST], "what nobody needed is gone"
+
+
+def test_p1_an_open_queue_with_nothing_in_it_goes_to_the_consumer_that_needs_one() -> None:
+    clause("P-1", "An open one in which nothing is goes from one consumer to another")
+    bench = ParkingBench(look_ahead=20, steal_after_ms=None)
+    for name, group in (("one", "a"), ("two", "b"), ("three", "c")):
+        bench.join(name, prefetch=1)
+        bench.arrive(f"{group}1")
+    bench.join("four")
+    bench.arrive(*(f"a{n}" for n in range(2, 12)), *(f"b{n}" for n in range(2, 8)), "c2")
+    bench.run(BLOCKED_MS)
+    assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one", "two"]
+    bench.opens_parking = False
+    bench.arrive(*(f"c{n}" for n in range(3, 14)))
+    bench.run(BLOCKED_MS + RETRY_MS)
+    assert bench.in_parking(FIRST + 1) == [f"c{n}" for n in range(2, 14)]
+    assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one", "three", "two"]
+    bench.fail_over()
+    assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one", "three", "two"]
 
 
 def test_p2_an_old_message_goes_if_it_can_while_its_parking_queue_is_being_opened() -> None:

@@ -422,14 +422,26 @@ class Parking(Feature):
         self._relocations.wait(message, target)
 
     def _queue_for(self, consumer: str, *, above: QueueId, is_needed: bool = True) -> ParkingQueue | None:
-        """The parking queue for messages that wait for this consumer; its number is larger than `above`."""
-        state = self._state
-        deleting = ParkingQueueState.DELETING
-        for queue in state.parking.values():
-            usable = queue.index > above and not queue.unknown and queue.state is not deleting
-            if usable and queue.problem is None and queue.consumer == consumer:
-                return queue
-        return self._name_queue(consumer, above, is_needed=is_needed)
+        """The parking queue for messages that wait for this consumer; its number is larger than `above`.
+
+        One that is open and has nothing goes from one consumer to another: owners may change while queues
+        are opened, and a look-ahead that is full would stand still once more for as long.
+        """
+        queues = [queue for queue in self._state.parking.values() if queue.index > above and queue.is_usable]
+        own = next((queue for queue in queues if queue.consumer == consumer), None)
+        if own is not None and (own.is_open or not own.is_empty()):
+            return own
+        unused = next((queue for queue in queues if queue.is_open and queue.is_empty()), None)
+        if unused is None:
+            return own if own is not None else self._name_queue(consumer, above, is_needed=is_needed)
+        if own is not None:
+            self._rename(own, unused.consumer)
+        self._rename(unused, consumer)
+        return unused
+
+    def _rename(self, queue: ParkingQueue, consumer: str) -> None:
+        queue.consumer, queue.idle_since_ms = consumer, self._state.now_ms
+        self._state.effects.records.append(ParkingQueueNamed(queue.index, consumer))
 
     def _name_queue(self, consumer: str, above: QueueId, *, is_needed: bool) -> ParkingQueue | None:
         state = self._state

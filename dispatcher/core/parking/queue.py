@@ -178,6 +178,11 @@ class ParkingQueue:
             for message in self.here.values()
         )
 
+    @property
+    def is_usable(self) -> bool:
+        """Messages may be parked there, now or when it is open."""
+        return not self.unknown and self.problem is None and self.state is not ParkingQueueState.DELETING
+
     def is_empty(self) -> bool:
         """Nothing of it, or on its way to it, is known."""
         return not (
