@@ -71,6 +71,8 @@ class Broker:
         self.misread: list[str] = []  # what a link took for an error of the protocol
         self.nack_next: dict[str, int] = {}  # queue → publishes to it that will be refused
         self.lose_next: dict[str, int] = {}  # queue → copies that will be confirmed, and not be in it
+        #: Called with each queue that is declared and was not there: where a fault may strike.
+        self.declared: Callable[[Queue], None] | None = None
         #: Called with (connection, exchange) before each publish: where a fault may strike.
         self.before_publish: Callable[[ConnectionEnd, str, str], None] | None = None
         #: Whether this publish (connection, exchange, routing key, body) can't be taken: "channel" or
@@ -96,6 +98,8 @@ class Broker:
             queue = self.queues[name] = Queue(name, quorum=quorum, owner=owner, length_max=length_max)
             queue.declared_at_ms = self.scheduler.now_ms
             queue.dead_letter = dead_letter
+            if self.declared is not None:
+                self.declared(queue)
         return queue
 
     def delete(self, queue: Queue) -> None:
@@ -161,7 +165,7 @@ class Broker:
         unsynced, self._unsynced = self._unsynced, []
         channels: dict[ChannelEnd, None] = {}
         for channel, tag, message, queue in unsynced:
-            if queue.elects:  # it takes a leader to confirm
+            if queue.elects or queue.leaderless:  # it takes a leader to confirm
                 self._unsynced.append((channel, tag, message, queue))
                 continue
             message.synced = True

@@ -209,6 +209,10 @@ class BrokerConnection:
 
     def get(self, number: int, token: Any, name: str) -> None:
         queue = self._queue(name)
+        if queue.leaderless:
+            return self.ended_by_broker(
+                f"541 INTERNAL_ERROR - Cannot get a message from queue '{name}'", code=541
+            )
         if queue.elects:
             self.broker.when_elected(queue, partial(self._get_late, number, token, name))
             return
@@ -282,7 +286,8 @@ class BrokerConnection:
             )  # fmt: skip
             queue.stream, queue.single_active = stream, single_active
         broker.drop_expired(queue)
-        self.down.send(Answer(token, (queue.name, queue.ready_count(), len(queue.consumers))))
+        ready = 0 if queue.leaderless else queue.ready_count()
+        self.down.send(Answer(token, (queue.name, ready, len(queue.consumers))))
 
     def declare_exchange(self, number: int, token: Any, name: str, passive: bool) -> None:
         if name not in self.broker.exchanges:

@@ -127,6 +127,7 @@ class Queue:
         self.declared_at_ms = 0
         self.ack_log: list[tuple[int, Stored]] = []  # classic: not on disk yet
         self.was_asked = False  # for a message
+        self.leaderless = False  # quorum: RabbitMQ has left it so until somebody mends that
         self.elects = False  # quorum, after a kill: it has no leader, and delivers nothing
         self.late: list[Stored] = []  # its consumers' messages at that kill; its next leader returns them
         self._next_position = 0

@@ -62,6 +62,8 @@ HANGING_RUNS: Final = 0.3
 HANGING: Final = (1, 2, 5)
 #: The share of runs with faults in which copies get lost on their way to consumers that are there.
 LOSING_RUNS: Final = 0.1
+#: The share of runs with faults, quorum queues and parking in which a parking queue loses its leader.
+LEADERLESS_RUNS: Final = 0.5
 #: The share of runs with faults in which a quorum queue delivers again what is unacked.
 RETURNING_RUNS: Final = 0.3
 #: The share of lanes that keep incoming messages.
@@ -114,7 +116,24 @@ def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     """The scenario of a seed; `messages` overrides how many there are."""
     scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
     scenario = _with_lost_copies(Random(f"{seed} losing copies"), scenario)
-    return _with_returns(Random(f"{seed} delivering again"), scenario)
+    scenario = _with_returns(Random(f"{seed} delivering again"), scenario)
+    return _with_leaderless(Random(f"{seed} leaderless"), scenario)
+
+
+def _with_leaderless(random: Random, scenario: RunScenario) -> RunScenario:
+    """In some runs quorum queues in which messages are parked have no leader for a while."""
+    has_quorum = any(quorum for _, _, quorum in scenario.inbounds)
+    may_strike = has_quorum and scenario.parking_queues and scenario.faults
+    if not may_strike or random.random() >= LEADERLESS_RUNS:
+        return scenario
+    until_ms = 1 + max(fault.at_ms for fault in scenario.faults)
+    lost = tuple(
+        Fault(
+            random.randrange(until_ms), "lose_leader", random.randrange(60), random.randrange(10_000), False
+        )
+        for _ in range(random.choice((2, 4, 8)))
+    )
+    return replace(scenario, faults=tuple(sorted(scenario.faults + lost)))
 
 
 def _with_returns(random: Random, scenario: RunScenario) -> RunScenario:

@@ -44,6 +44,8 @@ class LookAheadChecker(Checker):
         super().__init__(world)
         slow_ms = max(world.scenario.redis_ms)
         self._most_ms = _OPENING_MS + _BLOCKED_MS + _RETRY_MS + 4 * (_TICK_MS + slow_ms)
+        #: To find out that a parking queue can't be used takes time of its own.
+        self._off = any(fault.kind == "lose_leader" for fault in world.scenario.faults)
         self._lane: Lane | None = None
         self._full: dict[str, _Full] = {}  # by what is too long so
         self._stepped_at_ms = 0
@@ -54,7 +56,7 @@ class LookAheadChecker(Checker):
 
     def decided(self, process: str, events: list[Event], effects: Effects) -> None:
         lane, now_ms = self._lane, self.world.scheduler.now_ms
-        if lane is None or process != self.world.history.leader:
+        if self._off or lane is None or process != self.world.history.leader:
             return
         since_ms = min(now_ms - self._stepped_at_ms, _TICK_MS)
         self._stepped_at_ms = now_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.faults.striking import Faults, fault
-from dispatcher.sim.queues import REROUTED, TARGET, Stored, is_parking_queue
+from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue
 from dispatcher.sim.scenario import Fault
 
 
@@ -58,6 +58,33 @@ def deliver_again(faults: Faults, fault: Fault) -> bool:
         queue.consumers.rotate(-1)
     broker.pump(queue)
     return taken > 0
+
+
+@fault(often=0)
+def lose_leader(faults: Faults, fault: Fault) -> bool:
+    """A quorum queue in which messages are parked has no leader for up to 8 s; if there is none, the next
+    that is declared. Who asks it for a message loses the connection, and it confirms nothing."""
+    broker, names = faults.world.broker, faults.world.names
+
+    def is_meant(queue: Queue) -> bool:
+        return queue.quorum and is_parking_queue(names, queue.name)
+
+    def strike(queue: Queue) -> None:
+        queue.leaderless = True
+        faults.after(1_000 + fault.amount % 7_000, setattr, queue, "leaderless", False)
+
+    def declared(queue: Queue) -> None:
+        if is_meant(queue):
+            broker.declared = None
+            strike(queue)
+            faults.struck(fault.kind)
+
+    found = [queue for queue in broker.queues.values() if is_meant(queue)]
+    if found:
+        strike(found[fault.target % len(found)])
+    else:
+        broker.declared = declared
+    return bool(found)
 
 
 @fault(often=0)

@@ -105,6 +105,9 @@ class Faults:
         world.history.note("FAULT", "over")
         world.broker.restart()
         world.broker.end_alarm()
+        world.broker.declared = None
+        for queue in world.broker.queues.values():
+            queue.leaderless = False
         world.broker.nack_next.clear()
         world.broker.lose_next.clear()
         world.declare_targets()
