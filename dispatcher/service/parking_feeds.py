@@ -134,10 +134,12 @@ class ParkingFeeds:
         *,
         quorum: bool,
         probe: ParkingProbe,
+        defined_s: float,
         report: Callable[[Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._link = link
+        self._defined_s = defined_s
         self._quorum = quorum  # what new ones are
         self._probe = probe
         self._opening: dict[QueueId, asyncio.Task[None]] = {}
@@ -195,7 +197,7 @@ class ParkingFeeds:
             return str(refused)
         if parked.was_there:
             return parked
-        await asyncio.sleep(DEFINED_S)
+        await asyncio.sleep(self._defined_s)
         if self._quorum and (problem := await self._probe.problem_of(name)) is not None:
             await self._link.call(parked.channel, commands.Channel.Close(200, "not used", 0, 0))
             return problem

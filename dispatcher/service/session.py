@@ -67,7 +67,7 @@ from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.operators import Operators, ReloadCall
 from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
-from dispatcher.service.parking_feeds import ParkingFeeds
+from dispatcher.service.parking_feeds import DEFINED_S, ParkingFeeds
 from dispatcher.service.parking_probe import OpenProbe, ParkingProbe
 from dispatcher.service.publications import Relay
 from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, BisectState, ended_over_a_publish
@@ -91,6 +91,8 @@ class Session:
     """Leads a lane until the connection or the fence is lost. `ended` holds why."""
 
     dead_letters_type: type[DeadLetterCount] = DeadLetterCount
+    #: How long a new parking queue waits before it is used.
+    defined_s: float = DEFINED_S
 
     def __init__(
         self,
@@ -154,7 +156,8 @@ class Session:
         self._parking = ParkingFeeds(
             self._link, parking, self._names, self._channels, self._reader,
             quorum=not all(inbound.replaceable for inbound in lane.state.inbounds),
-            probe=ParkingProbe(self._open_probe, self._names, self._link), report=self.report, fail=self.end,
+            probe=ParkingProbe(self._open_probe, self._names, self._link), defined_s=self.defined_s,
+            report=self.report, fail=self.end,
         )  # fmt: skip
         self._originals = OriginalAcks(feeds, self._parking)
         relay = Relay(

@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 import structlog
 
+from dispatcher.service.lane_runner import LaneRunner
+from dispatcher.service.session import Session
 from tests.conftest import Vhost
 from tests.service.harness import Bench, DispatcherProcess, bench_of, document
+
+
+class AtOnce(Session):
+    """Nobody kills this RabbitMQ: a new parking queue need not be on disk before it is used."""
+
+    defined_s = 0.0
+
+
+class Runner(LaneRunner):
+    session_type = AtOnce
+
 
 Starter = Callable[..., DispatcherProcess]
 
@@ -33,6 +46,7 @@ def _plain_log() -> None:
 async def bench(vhost: Vhost) -> AsyncIterator[Bench]:
     """A vhost with everything that a test of the running dispatcher needs."""
     async with bench_of(vhost) as made:
+        made.runner_type = Runner
         yield made
 
 
