@@ -15,16 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.holds import HoldKind, LaneHolds
-from dispatcher.core.model import (
-    FREE,
-    OWNED,
-    Consumer,
-    ConsumerState,
-    Group,
-    GroupState,
-    Original,
-)
+from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
 
 GroupCheck = Callable[[Group], HoldKind | None]
 HeadCheck = Callable[[Original], HoldKind | None]

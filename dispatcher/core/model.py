@@ -9,9 +9,11 @@ consumer. DRAINING means that the owner gets no more, and that the group changes
 message in flight is settled: it was moved, reset or closed, or its consumer is leaving. After a fail-over a
 group with open entries is RECOVERING until each of them has met its original again.
 
-A *consumer* is one incarnation: one life of a consuming process, from its join to its end.
+A *consumer* is one incarnation: one life of a consuming process, from its join to its end. Its states are
+in `consumer_life`: LIVE is the one that matters here.
 
-Slots that a capability owns (`flags`, `demand`, `relocation`) are opaque here: its module has their types.
+What a capability remembers of a message or a consumer is in the base classes. What it remembers of a group
+(`flags`, `demand`) is opaque here: its module has the type.
 """
 
 from __future__ import annotations
@@ -21,16 +23,14 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
+from dispatcher.core.consumer_life import ConsumerLife
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.queue_ids import QueueId, is_parking
+from dispatcher.core.rare_facts import RareFacts
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
-from dispatcher.wire.protocol import Begun, Join
 
 # -- messages --
-
-#: In the place of how much a lane had settled when a message's first consumer died.
-NO_DEATH: Final = -1
 
 
 class MessageState(Enum):
@@ -67,7 +67,7 @@ MESSAGE_TRANSITIONS: Final[dict[MessageState, frozenset[MessageState]]] = {
 }  # fmt: skip
 
 
-class Original:
+class Original(RareFacts):
     """One original of an inbound queue, and what became of its latest copy.
 
     Slots and a plain constructor: one is made per message, so its cost is part of the hot path.
@@ -78,27 +78,10 @@ class Original:
     """
 
     __slots__ = (
-        "__dict__",  # made only for a message that has one of the rare ones
         "arrival", "attempt", "closing", "consumer", "content", "cost", "deadline_at_ms", "dispatched_at_ms",
         "epoch", "fingerprint", "first", "footprint", "group", "group_id", "group_seq", "inbound", "kind",
         "queue", "received_at_ms", "redelivered", "refusal", "seq", "size", "state", "tag", "waits_since_ms",
     )  # fmt: skip
-
-    # Rare: most messages never have another value of these, so the class has it for them.
-    is_marker = False  # of an operation (operations/events.py): never work
-    origin_arrival: tuple[int, int] | None = None  # in the first queue that it was in, if that is not this
-    term = 0  # of a parked copy: in which round of publishes it was made
-    relocation: Any = None  # its way to a parking queue: parking/queue.py has the type
-    message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
-    number: int | None = None  # its producer's, in its group, where the lane checks that
-    rank_override: tuple[int, ...] | None = None  # where it ranks, if others that came before it wait for it
-    deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
-    unbegun = 0  # hand-overs to consumers that died and had not begun it, as far as this leader knows
-    calls = 0  # of its handler, by the consumer that has failed it
-    overdue = False  # its consumer has had it for longer than the lane's ack_timeout
-    #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was before
-    #: this leader's start, which settles count from; NO_DEATH: it has only failed so far.
-    settles_at_death = 0
 
     def __init__(
         self,
@@ -140,11 +123,6 @@ class Original:
         self.seq = self.epoch = self.group_seq = 0
         self.first = False  # first of its group for its consumer since the group was assigned to it
         self.dispatched_at_ms = 0
-
-    @property
-    def deaths(self) -> int:
-        """Consumers that may have died of it, while it waits: every hand-over ends in a settle or a death."""
-        return self.attempt - self.unbegun
 
     def become(self, state: MessageState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
@@ -348,36 +326,6 @@ class Group:
 # -- consumers --
 
 
-class ConsumerState(Enum):
-    EXPECTED = "expected"  # known from the journal; our ping to its queue has not been answered yet
-    LIVE = "live"
-    FROZEN = "frozen"  # heartbeats are missing: keeps what it has, gets no new group
-    REFUSING = "refusing"  # its queue is full: gets nothing until it has joined again and there is room
-    LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
-    LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
-    MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
-    REVOKED = "taken"  # ended
-
-
-_S = ConsumerState
-CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
-    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
-    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
-    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
-    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
-    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.MARKED, _S.REVOKED}),
-    _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.REVOKED}),
-    _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.REVOKED}),
-    _S.REVOKED: frozenset(),
-}
-#: States in which its queue is thought to exist and gets copies.
-REACHABLE: Final = frozenset({_S.EXPECTED, _S.LIVE, _S.FROZEN, _S.LEAVING})
-#: States in which its queue is thought to exist.
-PRESENT: Final = REACHABLE | {_S.REFUSING}
-#: States in which it gets new messages of the groups that it owns.
-RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
-
-
 class ConsumerSource:
     """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
 
@@ -400,80 +348,28 @@ class ConsumerSource:
         return backlog.head()
 
 
-class Consumer:
-    """One incarnation. `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight."""
+class Consumer(ConsumerLife):
+    """A consumer as the delivery pass sees it: what it has, and how much more it may get.
+
+    `in_flight` is by seq, in the order of dispatch; credit = prefetch − in flight.
+    """
 
     __slots__ = (
-        "state", "alone_with", "begun", "broken", "bundle", "credit", "depth", "drained", "evicted_by",
-        "groups", "id", "in_flight", "incoming", "last_heard_ms", "last_sent_ms", "lost_until_ms", "n",
-        "next_seq", "number", "overdue", "ping_unanswered", "pool_level", "prefetch", "queue", "readers",
-        "receives", "refusals",
-        "refused_n", "refused_until_ms", "reported", "resumes_as", "sent_again", "settled_at_ms", "sources",
-        "stored", "reclaiming", "user", "uuid", "waiting", "waiting_heard_ms", "waiting_told", "work_ms",
+        "alone_with", "credit", "groups", "in_flight", "incoming", "next_seq", "pool_level", "sources",
     )  # fmt: skip
 
     def __init__(
         self, number: int, row: IncarnationRow, *, inbounds: int, first_seq: int, now_ms: int
     ) -> None:
-        self.number = number
-        self.id = row.consumer
-        self.uuid = row.uuid
-        self.user = row.user
-        self.bundle = row.bundle
-        self.queue = row.queue
-        self.n = row.n
-        self.prefetch = row.prefetch
+        super().__init__(number, row, now_ms)
         self.credit = row.prefetch
-        self.state = ConsumerState.EXPECTED  # `become` alone changes it
-        #: Whether its state is one of RECEIVING: asked for every message, where hashing an enum shows.
-        self.receives = False
         self.in_flight: dict[int, Original] = {}
         self.next_seq = first_seq
         self.groups: OrderedSet[Group] = OrderedSet()
         self.incoming: OrderedSet[Group] = OrderedSet()  # groups that go to it once they are drained
         self.sources = [ConsumerSource(self) for _ in range(inbounds)]
-        #: What it becomes when it is found again: LIVE, or LEAVING if it had said so.
-        self.resumes_as = ConsumerState.LEAVING if row.state == "leaving" else ConsumerState.LIVE
-        self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
-        self.sent_again: set[int] = set()  # seqs that its latest join did not name
-        self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
-        self.waiting: Join | None = None  # another incarnation of this id that asked to join,
-        self.waiting_heard_ms = 0  # when it last did, and
-        self.waiting_told = ""  # which one the log has named
-        self.alone_with: Original | None = None  # a suspect that it has, or for which it is kept free
-        #: What its latest settle and its latest heartbeat say of its handlers.
-        self.begun: dict[type, Begun] = {}
-        self.evicted_by: Any = None  # who ends it: membership/evictions.py has the type
-        self.drained = False  # an operator has said that it gets nothing more
-        self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
-        self.last_heard_ms = now_ms
-        self.last_sent_ms = now_ms
-        self.ping_unanswered = False
-        self.lost_until_ms = 0
-        self.refused_until_ms = 0  # REFUSING: when it may get something, or is asked again to join
-        self.refused_n = 0  # its latest join when its queue was found full
-        self.refusals = 0  # since it settled something
-        self.settled_at_ms = 0  # when it last said that it had done something …
-        self.work_ms: float | None = None  # … and what a message takes it, where that is measured
         self.pool_level = -1  # -1: not in the pool
-        #: Of a hand-over consumer: how many messages wait in its queue, as far as is known. None: it speaks
-        #: the protocol.
-        self.depth: int | None = None
-        self.readers = 0  # of that queue, when it was last looked at
-        self.stored = 0  # copies that came into that queue
-        self.reclaiming = False  # the queue is being read back
-
-    def become(self, state: ConsumerState) -> None:
-        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
-        if state not in CONSUMER_TRANSITIONS[self.state]:
-            raise InvalidTransition(f"consumer {self.id} can't go from {self.state.value} to {state.value}")
-        self.state = state
-        self.receives = state in RECEIVING
-
-    @property
-    def is_open(self) -> bool:
-        """It is live and may be given something new."""
-        return self.state is ConsumerState.LIVE and not self.drained
+        self.alone_with: Original | None = None  # it is kept free for this message, which is tried alone
 
     @property
     def may_receive(self) -> bool:
@@ -484,12 +380,6 @@ class Consumer:
     def takes_new(self) -> bool:
         """It may get a group without an owner, or an ungrouped message, now."""
         return self.may_receive and self.is_open
-
-    @property
-    def stays(self) -> bool:
-        """It may own groups: it has not ended, and has not said that it leaves."""
-        gets_nothing = self.state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
-        return not gets_nothing and self.resumes_as is ConsumerState.LIVE
 
     def __repr__(self) -> str:
         return f"<Consumer {self.id} #{self.number} {self.state.value} in_flight={len(self.in_flight)}>"

@@ -6,7 +6,8 @@ message closes its group. A group gets an owner in one way only, by `LaneState.a
 
 from __future__ import annotations
 
-from dispatcher.core.model import FREE, OWNED, Consumer, ConsumerState, Group, GroupState, Original
+from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
 from dispatcher.core.state import LaneState
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import ConsumerState
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.dispatchers import DispatcherMachine
 from dispatcher.sim.environment import Environment

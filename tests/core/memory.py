@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
+from dispatcher.core.consumer_life import RECEIVING, ConsumerState
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import (
-    RECEIVING,
-    Consumer,
-    ConsumerState,
-    Group,
-    GroupState,
-    MessageState,
-    Original,
-)
+from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.optional.poison import Suspects
 from dispatcher.core.state import LaneState

@@ -8,7 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from dispatcher.core.model import CONSUMER_TRANSITIONS, GROUP_TRANSITIONS
+from dispatcher.core.consumer_life import CONSUMER_TRANSITIONS
+from dispatcher.core.model import GROUP_TRANSITIONS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "semantics.md"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.events import QueueNacked
 from dispatcher.core.forwarding.events import (
     MessageRejected,
@@ -24,7 +25,6 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.core.holds import HoldKind
-from dispatcher.core.model import ConsumerState
 from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import facts, why
 from tests.spec.hand_over_bench import HandOverBench, handed_names, queue_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.events import QueueReturned
-from dispatcher.core.model import ConsumerState
 from dispatcher.core.options import GroupWindow
 from dispatcher.core.parking.policy import BLOCKED_MS
 from tests.spec.lane_bench import LaneBench, clause, names

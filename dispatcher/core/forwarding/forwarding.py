@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.forwarding.events import (
@@ -40,7 +41,7 @@ from dispatcher.core.forwarding.rules import (
 )
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.rows import incarnation_row
-from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState, Original
+from dispatcher.core.model import Consumer, Group, GroupState, Original
 from dispatcher.core.operators.commands import Arguments, Commands
 from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.records import NumbersUsed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import any_recovering
-from dispatcher.core.model import Consumer, ConsumerState
+from dispatcher.core.model import Consumer
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from dispatcher.core.consumer_life import PRESENT
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.membership.evictions import EvictedBy, Evictions
-from dispatcher.core.model import PRESENT, Consumer, Original
+from dispatcher.core.model import Consumer, Original
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState

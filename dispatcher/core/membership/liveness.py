@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from dispatcher.core.consumer_life import PRESENT, REACHABLE, ConsumerState
 from dispatcher.core.forwarding.rules import may_be_reclaimed
 from dispatcher.core.holds import HoldKind
-from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.model import Consumer
 from dispatcher.core.notices import send_notice
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.recovery.consumer_reports import ConsumerReports

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.events import PublishersBlocked
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Consumer, ConsumerState
+from dispatcher.core.model import Consumer
 from dispatcher.core.notices import send_notice
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dispatcher.core.consumer_life import PRESENT, REACHABLE, ConsumerState
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
 from dispatcher.core.feature import Feature, Handler
@@ -19,7 +20,7 @@ from dispatcher.core.membership.evictions import EvictedBy
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
 from dispatcher.core.membership.rows import incarnation_row, keep_row
-from dispatcher.core.model import PRESENT, REACHABLE, Consumer, ConsumerState
+from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.membership.rows import keep_row
-from dispatcher.core.model import Backlog, Consumer, ConsumerState, Group, GroupState, MessageState, Original
+from dispatcher.core.model import Backlog, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.ownership import change_owner, disown, drain, stop_incoming
 from dispatcher.core.records import IncarnationEnded

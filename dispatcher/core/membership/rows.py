@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dispatcher.core.model import Consumer, ConsumerState
+from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.model import Consumer
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 

@@ -7,8 +7,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.feature import Feature
-from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
+from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.operators.flags import is_movable, operation_on
 from dispatcher.core.operators.quiescing import Quiescing

@@ -6,8 +6,9 @@ from collections import Counter
 from itertools import islice
 from typing import Any, Final
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.feature import Feature
-from dispatcher.core.model import Consumer, ConsumerState, Group, GroupState
+from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.operators.flags import operation_on
 from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe

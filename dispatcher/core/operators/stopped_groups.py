@@ -19,11 +19,12 @@ from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.feature import Feature
 from dispatcher.core.inbound import any_recovering
-from dispatcher.core.model import NO_DEATH, Group, MessageState, Original
+from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
 from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stop import Stop, has_decision, stop_of
+from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.records import Discharged
 from dispatcher.core.settlement import AbsentOriginals
 from dispatcher.core.state import LaneState

@@ -21,19 +21,13 @@ from itertools import islice
 from typing import Final
 
 from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.holds import Facts, HoldKind
-from dispatcher.core.model import (
-    NO_DEATH,
-    Consumer,
-    ConsumerState,
-    Group,
-    GroupState,
-    MessageState,
-    Original,
-)
+from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
+from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import backlog_of
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle

@@ -8,9 +8,10 @@ reports in hand is an open entry, whatever the journal says (docs/architecture.m
 from __future__ import annotations
 
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
+from dispatcher.core.consumer_life import PRESENT
 from dispatcher.core.entries import open_entry
 from dispatcher.core.holds import HoldKind
-from dispatcher.core.model import PRESENT, Consumer, MessageState, Original
+from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.notices import send_notice
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.recovery.groups import GroupRecovery

@@ -9,8 +9,9 @@ group anyway, and the look-ahead may have no room for the last of them until the
 
 from __future__ import annotations
 
+from dispatcher.core.consumer_life import REACHABLE
 from dispatcher.core.entries import copy_of, open_entry
-from dispatcher.core.model import OWNED, REACHABLE, Consumer, Group, GroupState, MessageState, Original
+from dispatcher.core.model import OWNED, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
 from dispatcher.core.ownership import close, drain, release, retarget

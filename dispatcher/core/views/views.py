@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.bounds import UNACKED_TOLD_MS, WAITS_FOR_ID_MS
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import NEVER_FULL, Consumer, ConsumerState, Group, MessageState, Original
+from dispatcher.core.model import NEVER_FULL, Consumer, Group, MessageState, Original
 from dispatcher.core.operators.commands import Commands, argument
 from dispatcher.core.operators.flags import drained_absent, flag_row, flag_status
 from dispatcher.core.operators.stopped_groups import stopped_rows

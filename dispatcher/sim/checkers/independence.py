@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Consumer, ConsumerState, Group, Original
+from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.optional.group_window import GroupWindows
 from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.sim.checkers.checker import Checker

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event, PublishersBlocked
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
-from dispatcher.core.model import Consumer, ConsumerState, Group, MessageState, Original
+from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.operators.flag_commands import LANE
 from dispatcher.core.operators.flags import GROUP
 from dispatcher.core.optional.sequence_hold import SequenceHold

@@ -1,0 +1,119 @@
+"""A consumer's life, from its join to its end, and what capabilities remember of it.
+
+Membership leads it from state to state. The delivery pass asks only whether it `receives` and `is_open`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.tables import IncarnationRow
+from dispatcher.errors import InvalidTransition
+from dispatcher.wire.protocol import Begun, Join
+
+
+class ConsumerState(Enum):
+    EXPECTED = "expected"  # known from the journal; our ping to its queue has not been answered yet
+    LIVE = "live"
+    FROZEN = "frozen"  # heartbeats are missing: keeps what it has, gets no new group
+    REFUSING = "refusing"  # its queue is full: gets nothing until it has joined again and there is room
+    LEAVING = "leaving"  # said so: gets nothing more, settles what it holds
+    LOST = "lost"  # its queue is gone; it may come back until `lost_until_ms`
+    MARKED = "marked"  # our marker is on its way through the control queue behind its last settles
+    REVOKED = "taken"  # ended
+
+
+_S = ConsumerState
+CONSUMER_TRANSITIONS: Final[dict[ConsumerState, frozenset[ConsumerState]]] = {
+    _S.EXPECTED: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LIVE: frozenset({_S.FROZEN, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.FROZEN: frozenset({_S.LIVE, _S.REFUSING, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.REFUSING: frozenset({_S.LIVE, _S.LEAVING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LEAVING: frozenset({_S.REFUSING, _S.LOST, _S.MARKED, _S.REVOKED}),
+    _S.LOST: frozenset({_S.LIVE, _S.LEAVING, _S.MARKED, _S.REVOKED}),
+    _S.MARKED: frozenset({_S.LIVE, _S.LEAVING, _S.REVOKED}),
+    _S.REVOKED: frozenset(),
+}
+#: States in which its queue is thought to exist and gets copies.
+REACHABLE: Final = frozenset({_S.EXPECTED, _S.LIVE, _S.FROZEN, _S.LEAVING})
+#: States in which its queue is thought to exist.
+PRESENT: Final = REACHABLE | {_S.REFUSING}
+#: States in which it gets new messages of the groups that it owns.
+RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
+
+
+class ConsumerLife:
+    """Who it is, how it is reached, and by capability what is known of it."""
+
+    __slots__ = (
+        "state", "begun", "broken", "bundle", "depth", "drained", "evicted_by", "id",
+        "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "number", "overdue", "ping_unanswered",
+        "prefetch", "queue", "readers", "receives", "reclaiming", "refusals", "refused_n", "refused_until_ms",
+        "reported", "resumes_as", "sent_again", "settled_at_ms", "stored", "user", "uuid", "waiting",
+        "waiting_heard_ms", "waiting_told", "work_ms",
+    )  # fmt: skip
+
+    def __init__(self, number: int, row: IncarnationRow, now_ms: int) -> None:
+        self.number = number
+        self.id = row.consumer
+        self.uuid = row.uuid
+        self.user = row.user
+        self.bundle = row.bundle
+        self.queue = row.queue
+        self.n = row.n  # its latest join
+        self.prefetch = row.prefetch
+        self.state = ConsumerState.EXPECTED  # `become` alone changes it
+        #: Whether its state is one of RECEIVING: asked for every message, where hashing an enum shows.
+        self.receives = False
+        #: What it becomes when it is found again: LIVE, or LEAVING if it had said so.
+        self.resumes_as = ConsumerState.LEAVING if row.state == "leaving" else ConsumerState.LIVE
+        # Membership: liveness …
+        self.last_heard_ms = self.last_sent_ms = now_ms
+        self.ping_unanswered = False
+        self.lost_until_ms = 0
+        self.refused_until_ms = 0  # REFUSING: when it may get something, or is asked again to join
+        self.refused_n = 0  # its latest join when its queue was found full
+        self.refusals = 0  # since it settled something
+        # … another incarnation of this id that asked to join, when it last did, which one the log has named …
+        self.waiting: Join | None = None
+        self.waiting_heard_ms = 0
+        self.waiting_told = ""
+        # … and its end before its time.
+        self.evicted_by: Any = None  # who ends it: membership/evictions.py has the type
+        self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
+        # Recovery
+        self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
+        self.sent_again: set[int] = set()  # seqs that its latest join did not name
+        self.broken: OrderedSet[Any] = OrderedSet()  # groups of which a copy is gone that it has not seen
+        # Operators
+        self.drained = False  # it gets nothing more
+        # Poison messages
+        self.begun: dict[type, Begun] = {}  # its latest settle and its latest heartbeat say so
+        # Measured cost
+        self.settled_at_ms = 0  # when it last said that it had done something …
+        self.work_ms: float | None = None  # … and what a message takes it
+        # Forwarding: how many messages wait in its queue, as far as is known. None: it speaks the protocol.
+        self.depth: int | None = None
+        self.readers = 0  # of that queue, when it was last looked at
+        self.stored = 0  # copies that came into that queue
+        self.reclaiming = False  # the queue is being read back
+
+    def become(self, state: ConsumerState) -> None:
+        """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
+        if state not in CONSUMER_TRANSITIONS[self.state]:
+            raise InvalidTransition(f"consumer {self.id} can't go from {self.state.value} to {state.value}")
+        self.state = state
+        self.receives = state in RECEIVING
+
+    @property
+    def is_open(self) -> bool:
+        """It is live and may be given something new."""
+        return self.state is ConsumerState.LIVE and not self.drained
+
+    @property
+    def stays(self) -> bool:
+        """It may own groups: it has not ended, and has not said that it leaves."""
+        gets_nothing = self.state is ConsumerState.REVOKED or self.evicted_by is not None or self.drained
+        return not gets_nothing and self.resumes_as is ConsumerState.LIVE

@@ -1,0 +1,35 @@
+"""What capabilities remember of a message, if they must."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+#: In the place of how much a lane had settled when a message's first consumer died.
+NO_DEATH: Final = -1
+
+
+class RareFacts:
+    """Most messages never have another value of these, so the class has it for them."""
+
+    __slots__ = ("__dict__",)  # made only for a message that has one of them
+
+    attempt: int
+    is_marker = False  # of an operation (operations/events.py): never work
+    origin_arrival: tuple[int, int] | None = None  # in the first queue that it was in, if that is not this
+    term = 0  # of a parked copy: in which round of publishes it was made
+    relocation: Any = None  # its way to a parking queue: parking/queue.py has the type
+    message_id: bytes | None = None  # 16 bytes made of it, where the lane drops repeated messages
+    number: int | None = None  # its producer's, in its group, where the lane checks that
+    rank_override: tuple[int, ...] | None = None  # where it ranks, if others that came before it wait for it
+    deliveries = 0  # how often its queue has delivered it before, if that counts: a quorum queue
+    unbegun = 0  # hand-overs to consumers that died and had not begun it, as far as this leader knows
+    calls = 0  # of its handler, by the consumer that has failed it
+    overdue = False  # its consumer has had it for longer than the lane's ack_timeout
+    #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was before
+    #: this leader's start, which settles count from; NO_DEATH: it has only failed so far.
+    settles_at_death = 0
+
+    @property
+    def deaths(self) -> int:
+        """Consumers that may have died of it, while it waits: every hand-over ends in a settle or a death."""
+        return self.attempt - self.unbegun
