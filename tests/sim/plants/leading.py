@@ -299,7 +299,7 @@ def every_hand_over_counts_as_a_death(lane: Any, session: Any, store: Any) -> No
     _count_deaths(lane, lambda before: before)
 
 
-@planted("poison", seed=4)
+@planted("poison", seed=635)
 def no_hand_over_counts_as_a_death(lane: Any, session: Any, store: Any) -> None:
     """A death counts for nothing that its consumer had, begun or not."""
     _count_deaths(lane, lambda before: before + 1)
