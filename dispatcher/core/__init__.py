@@ -20,7 +20,7 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
 
 1. `model`        messages, groups with their backlogs, consumers; which states they have, and the tables of
                   transitions between these. What only capabilities remember of a message or a consumer is in
-                  their base classes, `rare_facts` and `consumer_life`.
+                  their base classes, in `rare_facts` and `consumer_life`.
 2. `inbound`      the inbound queues, and the three kinds of sources that one has for the delivery pass: one
                   for each consumer's own groups, one for groups without an owner, one for messages without a
                   group.
@@ -39,14 +39,15 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
                   so it is long: read an act when something calls it.
 8. `lane`         a step, from its first event to its effects.
 
-Behind them stand, to look things up: `consumer_life` (the states of a consumer); `holds` (all that
-can keep messages from going, by their codes) and `explanation` (why a group waits: the same decisions,
-with their facts); `records`, `orders`, `tables`, `entries`, `effects` and `lane_log` (what a step
-yields); `events`, `options`, `bounds`, `queue_ids`; `feature`, `features` and `signals` (how a capability
-plugs in, and which of them a lane has, in which order); `waiting` (messages that come back to wait, or
-wait no more, without an arrival or a hand-over); `ownership` (groups that leave their owner); `notices`
-(messages to consumers that are about themselves); `buckets`, `prefetch_window`, `deadlines` and
-`ignored_settles` (small parts of every lane); `checkpoint`.
+Behind them stand, to look things up: `consumer_life` (the states of a consumer) and `shared_facts` (what
+capabilities keep of the whole lane for each other); `holds` (all that can keep messages from going, by
+their codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`,
+`orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
+`bounds`, `queue_ids`; `feature`, `features` and `signals` (how a capability plugs in, and which of them a
+lane has, in which order); `waiting` (messages that come back to wait, or wait no more, without an arrival
+or a hand-over); `ownership` (groups that leave their owner); `notices` (messages to consumers that are
+about themselves); `buckets`, `prefetch_window`, `deadlines` and `ignored_settles` (small parts of every
+lane); `checkpoint`.
 
 How a step runs. Handlers of events change state, and may add records and orders; they dispatch nothing. A
 group has a backlog for each inbound queue. A backlog is in at most one source: that of the group's owner,

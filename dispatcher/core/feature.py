@@ -9,9 +9,10 @@ through the signals of `LaneState`, and what they keep from being served through
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dispatcher.core.effects import Effects, Snapshot
+from dispatcher.core.model import Original
 from dispatcher.core.records import Record
 
 if TYPE_CHECKING:
@@ -95,3 +96,19 @@ def _guarded(counts: Callable[[Any], bool], handlers: list[Handler]) -> Handler:
                 handler(event)
 
     return handle
+
+
+class AbsentOriginals(Protocol):
+    """What becomes of messages in flight whose originals have not come back after a take-over."""
+
+    def is_lost(self, message: Original) -> bool:
+        """Its original will not come back."""
+
+    def settled_before_its_return(self, message: Original) -> list[Record]:
+        """It is to be acked when it comes. Returns further records."""
+
+    def failed_before_its_return(self, message: Original, reason: str) -> None:
+        """It goes to the dead queue when it comes."""
+
+    def revoked_before_their_return(self, messages: list[Original]) -> None:
+        """They wait for another consumer when they come."""

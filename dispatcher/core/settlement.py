@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final
 
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
-from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.feature import AbsentOriginals, Feature, Handler
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.ownership import ended_before_others, nothing_in_flight
 from dispatcher.core.records import Discharged, Record, SettledRange
@@ -16,22 +16,6 @@ from dispatcher.wire.protocol import FailedMessage, Settle
 
 #: Handler calls that a consumer may report are kept up to this; the journal and the dead queue have 32 bits.
 CALLS_MAX: Final = 2**31 - 1
-
-
-class AbsentOriginals(Protocol):
-    """What becomes of messages in flight whose originals have not come back after a take-over."""
-
-    def is_lost(self, message: Original) -> bool:
-        """Its original will not come back."""
-
-    def settled_before_its_return(self, message: Original) -> list[Record]:
-        """It is to be acked when it comes. Returns further records."""
-
-    def failed_before_its_return(self, message: Original, reason: str) -> None:
-        """It goes to the dead queue when it comes."""
-
-    def revoked_before_their_return(self, messages: list[Original]) -> None:
-        """They wait for another consumer when they come."""
 
 
 class Settlement(Feature):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeVar, cast
 
@@ -16,8 +15,7 @@ from dispatcher.core.explanation import Explanation
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
-from dispatcher.core.inbound import Insert, make_inbounds
-from dispatcher.core.lane_log import LaneLog
+from dispatcher.core.inbound import make_inbounds
 from dispatcher.core.model import (
     FREE,
     NEVER_FULL,
@@ -34,6 +32,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
+from dispatcher.core.shared_facts import SharedFacts
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
 from dispatcher.wire.bundle import BundleLimits
@@ -41,10 +40,11 @@ from dispatcher.wire.bundle import BundleLimits
 F = TypeVar("F", bound=Feature)
 
 
-class LaneState(LaneLog):
+class LaneState(SharedFacts):
     """The memory of one lane's core. `now_ms` is the time of the step that runs."""
 
     def __init__(self, options: LaneOptions, lane_epoch: int, now_ms: int) -> None:
+        super().__init__(now_ms)
         self.options = options
         self.policy = options.policy
         self.stops_failed = options.stops_failed and options.policy.grouped  # one of a group is out at a time
@@ -74,31 +74,15 @@ class LaneState(LaneLog):
         self.by_queue: dict[str, Consumer] = {}
         self.by_number: dict[int, Consumer] = {}
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
-        self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names an ended incarnation
         self.bytes_held = self.records_since_checkpoint = 0
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
         self.revoked: OrderedSet[Original] = OrderedSet()
-        #: Suspects that wait, first of their backlogs or without a group: the longest suspected first.
-        self.suspects: OrderedSet[Original] = OrderedSet()
         #: Why they end, for messages whose copy in the dead queue is not confirmed yet.
         self.ending: dict[Original, str] = {}
-        #: Those of them that the broker doesn't take for the dead queue, and what it says.
-        self.undeliverable: dict[Original, str] = {}
         self.acks: list[Original] = []  # of this step
-        #: Files a message in front of those of its id that have larger numbers (`sequence_check: hold`).
-        self.insert: Insert | None = None
         self.deadlines = Deadlines()
         self.parking = ParkingQueues(self.eligibility, self.order_key)
-        self.counters: Counter[str] = Counter()
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
-        self.patience_from_ms = now_ms  # since when consumers could be heard
-        self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
-        self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
-        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set or ordered something
-        #: Stopped groups whose failed message may wait here: a decision about it can be carried out.
-        self.awaiting_decision: OrderedSet[Group] = OrderedSet()
-        self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
-        self.reset_until: int | None = None  # owners of epochs up to this one are about to go
 
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""
@@ -252,11 +236,6 @@ class LaneState(LaneLog):
                 source = consumer.sources[inbound.index]
                 if source.backlogs:
                     inbound.enlist(source)
-
-    @property
-    def settles(self) -> int:
-        """How much this lane's consumers have settled since this leader's start."""
-        return self.counters["settled"] + self.counters["failed"]
 
     # -- messages --
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.feature import AbsentOriginals
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.ownership import change_owner, disown, drain, stop_incoming
 from dispatcher.core.records import IncarnationEnded
-from dispatcher.core.settlement import AbsentOriginals
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import put_back, wait_again
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.feature import Feature
+from dispatcher.core.feature import AbsentOriginals, Feature
 from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
@@ -26,7 +26,6 @@ from dispatcher.core.operators.rebalance import in_transition, known
 from dispatcher.core.operators.stop import Stop, has_decision, stop_of
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.records import Discharged
-from dispatcher.core.settlement import AbsentOriginals
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import count_waiting, put_in_front, wait_again, waits_no_more
 from dispatcher.errors import CommandRefused

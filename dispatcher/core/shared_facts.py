@@ -1,0 +1,41 @@
+"""What capabilities of a lane tell each other: facts of the whole lane that one keeps and others read."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from dispatcher.core.inbound import Insert
+from dispatcher.core.lane_log import LaneLog
+from dispatcher.core.model import Group, Original
+from dispatcher.core.ordered import OrderedSet
+
+
+class SharedFacts(LaneLog):
+    """The part of a lane's memory that is of no use to the spine."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.counters: Counter[str] = Counter()
+        # Membership
+        self.patience_from_ms = now_ms  # since when consumers could be heard
+        self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names an ended incarnation
+        #: Messages that the broker doesn't take for the dead queue, and what it says.
+        self.undeliverable: dict[Original, str] = {}
+        # Recovery
+        self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
+        # Operators
+        self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set or ordered something
+        #: Stopped groups whose failed message may wait here: a decision about it can be carried out.
+        self.awaiting_decision: OrderedSet[Group] = OrderedSet()
+        self.drained_consumers: OrderedSet[str] = OrderedSet()  # ids that get nothing
+        self.reset_until: int | None = None  # owners of epochs up to this one are about to go
+        # Forwarding
+        self.reclaiming: set[int] = set()  # hand-over consumers whose messages are on their way to others
+        # Poison: suspects that wait, first of their backlogs or without a group, the longest suspected first
+        self.suspects: OrderedSet[Original] = OrderedSet()
+        #: Sequence hold: files a message in front of those of its id that have larger numbers.
+        self.insert: Insert | None = None
+
+    @property
+    def settles(self) -> int:
+        """How much this lane's consumers have settled since this leader's start."""
+        return self.counters["settled"] + self.counters["failed"]
