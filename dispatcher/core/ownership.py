@@ -55,9 +55,10 @@ def stop_incoming(state: LaneState, consumer: Consumer) -> None:
 
 
 def ended_before_others(state: LaneState, group: Group, message: Original) -> None:
-    """A message of the group has ended while others of it are out. If no later number was given, or that is
-    not known, the next ones begin anew: the journal forgets what has ended, so a leader that comes later may
-    take the last one that is out for the last number, and would give this one again (O-3)."""
+    """A message of the group has ended while others of it are out. If it had the last number that was given,
+    or if that is not known, the group's next messages get a new epoch (O-3). For the journal forgets what has
+    ended: a later leader would take the highest number that is still out for the last one, and would give
+    this number a second time."""
     is_last = message.group_seq == group.last_seq and message.epoch == group.epoch
     if group.state is OWNED and (is_last or not group.epoch):
         state.begin_epoch(group)
