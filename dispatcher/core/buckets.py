@@ -52,13 +52,20 @@ class Bucket(Group):
         self.number(message)
         self.went_out(message)
 
+    def gave_last(self, message: Original) -> bool:
+        """An id of which nothing is out any more begins anew by itself."""
+        line = self.lines.get(message.group_id or b"")
+        if line is None:
+            return not self.epoch
+        return not self.epoch or (message.group_seq == line.last_seq and message.epoch == line.epoch)
+
     def renumbered(self, message: Original) -> None:
         line = self._line(message)
         line.epoch, line.last_seq = message.epoch, message.group_seq
 
-    def goes_on(self, latest: Original) -> None:
-        """Each of its ids does, see `went_out`: so none of them begins a new epoch."""
-        self.epoch = min(line.epoch for line in self.lines.values())
+    def goes_on(self, latest: Original, assigned_epoch: int) -> None:
+        """Each of its ids does, see `went_out`, but for those whose numbers were to begin anew since."""
+        self.epoch = assigned_epoch or min(line.epoch for line in self.lines.values())
 
     def went_out(self, message: Original) -> None:
         self.in_flight += 1

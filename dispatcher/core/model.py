@@ -303,12 +303,17 @@ class Group:
         self.last_seq += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 
+    def gave_last(self, message: Original) -> bool:
+        """Whether no number came behind this one, or that is not known."""
+        return not self.epoch or (message.group_seq == self.last_seq and message.epoch == self.epoch)
+
     def renumbered(self, message: Original) -> None:
         """The owner gets this message once more, with these numbers: the next ones follow them."""
         self.last_seq = message.group_seq
 
-    def goes_on(self, latest: Original) -> None:
-        """This is out under a former leader, and was handed over last: the next ones follow it."""
+    def goes_on(self, latest: Original, assigned_epoch: int) -> None:
+        """This is out under a former leader, and was handed over last: the next ones follow it. By Redis the
+        assignment, or the latest new epoch in it, has `assigned_epoch`; 0: that is not known."""
         self.epoch, self.last_seq = latest.epoch, latest.group_seq
 
     def went_out(self, message: Original) -> None:

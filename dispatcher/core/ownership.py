@@ -7,7 +7,7 @@ message closes its group. A group gets an owner in one way only, by `LaneState.a
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
-from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
+from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState
 from dispatcher.core.state import LaneState
 
 
@@ -54,13 +54,11 @@ def stop_incoming(state: LaneState, consumer: Consumer) -> None:
             state.rested(group)
 
 
-def ended_before_others(state: LaneState, group: Group, message: Original) -> None:
-    """A message of the group has ended while others of it are out. If it had the last number that was given,
-    or if that is not known, the group's next messages get a new epoch (O-3). For the journal forgets what has
-    ended: a later leader would take the highest number that is still out for the last one, and would give
-    this number a second time."""
-    is_last = message.group_seq == group.last_seq and message.epoch == group.epoch
-    if group.state is OWNED and (is_last or not group.epoch):
+def ended_before_others(state: LaneState, group: Group) -> None:
+    """The message with the group's last number has ended while others of the group are out: the next ones get
+    a new epoch (O-3). For the journal forgets what has ended: a later leader would take the highest number
+    that is still out for the last one, and would give this number a second time."""
+    if group.state is OWNED:
         state.begin_epoch(group)
 
 

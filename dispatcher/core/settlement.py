@@ -76,8 +76,8 @@ class Settlement(Feature):
                 group.came_back(message)
                 if not group.in_flight:
                     nothing_in_flight(state, group)
-                elif message.group_seq == group.last_seq or not group.epoch:
-                    ended_before_others(state, group, message)
+                elif group.gave_last(message):
+                    ended_before_others(state, group)
                 if group.in_flight + 1 >= group.window:  # its window was full
                     state.relist_backlogs(group)
             if message.is_here:
@@ -102,8 +102,8 @@ class Settlement(Feature):
             group.came_back(message)
             if not group.in_flight:
                 nothing_in_flight(self._state, group)
-            elif message.group_seq == group.last_seq or not group.epoch:
-                ended_before_others(self._state, group, message)
+            elif group.gave_last(message):
+                ended_before_others(self._state, group)
             self._state.relist_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 from zlib import crc32
 
 import pytest
 
+from dispatcher.core.buckets import Bucket
 from dispatcher.core.effects import Effects
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
-from dispatcher.core.model import GroupState
+from dispatcher.core.model import GroupState, Original
+from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.records import Dispatched, OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import InHand
@@ -128,6 +131,35 @@ def test_o7_the_latest_number_is_not_given_again_once_it_has_ended_before_anothe
     assert [(bench.latest(name).epoch, bench.latest(name).group_seq) for name in ("a4", "a5")] == [
         (last.epoch, 1), (last.epoch, 2),
     ]  # fmt: skip
+
+
+def test_o7_a_bucket_looks_at_the_latest_number_of_each_id() -> None:
+    bench = KeepsRows(buckets=1)
+    bench.join("one")
+    bench.arrive("a1", "b1", "a2", "b2")
+    bench.settle("one", "b1")
+    before = max(bench.latest(name).epoch for name in ("a2", "b2"))
+    assert bench.rows[b"bucket:0/1"].epoch < before
+    bench.settle("one", "a2")
+    last = bench.rows[b"bucket:0/1"]
+    assert last.epoch > before
+    bench.arrive("a3", "b3")
+    assert [bench.latest(name).group_seq for name in ("a3", "b3")] == [1, 1]
+    assert min(bench.latest(name).epoch for name in ("a3", "b3")) > last.epoch
+
+
+def test_o7_ids_of_a_bucket_go_on_unless_their_numbers_were_to_begin_anew() -> None:
+    epochs = count(20)
+    bucket = Bucket(b"bucket:0/1", GroupState.RECOVERING, lambda: next(epochs))
+    older, newer = (Original(FIRST_INBOUND, n, (1, n), b"", b"ab"[n : n + 1], None, 1, 0) for n in (0, 1))
+    older.epoch, older.group_seq, newer.epoch, newer.group_seq = 5, 1, 9, 3
+    bucket.went_out(older)
+    bucket.went_out(newer)
+    bucket.goes_on(newer, assigned_epoch=7)
+    bucket.number(older)
+    bucket.number(newer)
+    assert (older.epoch, older.group_seq) == (20, 1)
+    assert (newer.epoch, newer.group_seq) == (9, 4)
 
 
 def test_o7_a_leader_that_saw_the_latest_end_first_says_so_to_the_next() -> None:

@@ -139,7 +139,9 @@ class GroupRecovery:
         holder = out[-1].consumer if out else None
         if holder is not None:
             # One that was handed over later may be settled meanwhile: its number must not come again.
-            is_last = _number(out[-1]) == max(map(_number, entries))
+            # A bucket numbers each id for itself.
+            last = {message.group_id: _number(message) for message in out}
+            is_last = all(_number(m) <= last.get(m.group_id, _number(m)) for m in entries)
             self._hold_where_it_is(group, holder, owner, out, is_owned=is_owned, is_last=is_last)
         elif owner is not None:
             self._hold(group, owner, GroupState.OWNED)
@@ -172,7 +174,9 @@ class GroupRecovery:
             if not is_last:
                 state.begin_epoch(group)  # the leader after this one may not know it any more
             elif self._numbers_go_on(group, out):
-                group.goes_on(out[-1])  # so that its consumer misses a copy that is lost once more
+                group.goes_on(
+                    out[-1], self._row_epochs.get(group.id, 0)
+                )  # so that its consumer misses a copy that is lost once more
             if owner is None:
                 state.keep_owner(group)
 
