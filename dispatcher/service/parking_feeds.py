@@ -35,7 +35,7 @@ from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.parking_probe import ParkingProbe
 from dispatcher.service.tasks import Tasks
-from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, Parked, open_parking
+from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, Parked, node_is_away, open_parking
 from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()
@@ -273,6 +273,8 @@ async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[Queue
         try:
             await link.call(channel, QueueDeclare(queue=name, passive=True))
         except ChannelRefused as refused:
+            if node_is_away(refused):  # it may be full: its groups wait until it can be opened (P-11)
+                return True
             if refused.code != NOT_FOUND:
                 raise BrokerUnavailable(f"{name}: {refused}") from refused
             return False

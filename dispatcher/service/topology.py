@@ -156,7 +156,7 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
     except ChannelRefused as refused:
-        if _is_away(refused):
+        if node_is_away(refused):
             raise
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
@@ -164,7 +164,7 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
     return OwnQueues(is_new, kinds.own, are_quorum, tuple(kept))
 
 
-def _is_away(refused: ChannelRefused) -> bool:
+def node_is_away(refused: ChannelRefused) -> bool:
     """It is a classic queue, and its node of the cluster is away: nobody has to change anything."""
     return refused.code == NOT_FOUND and _NODE_IS_AWAY in refused.text
 
@@ -280,7 +280,7 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
         try:
             await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
         except ChannelRefused as refused:
-            if _is_away(refused):
+            if node_is_away(refused):
                 raise
             if refused.code != NOT_FOUND:
                 problems.append(f"{path}: {refused}")

@@ -8,7 +8,9 @@ from pamqp import commands
 
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
-from dispatcher.service.parking_feeds import ParkingFeed
+from dispatcher.core.queue_ids import parking_id
+from dispatcher.errors import ChannelRefused
+from dispatcher.service.parking_feeds import ParkingFeed, find_parking_queues
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost
 from tests.waiting import eventually
@@ -93,3 +95,24 @@ async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> No
         assert await feed.delete_empty()
     finally:
         await link.close()
+
+
+class Answers:
+    """A link to a broker that refuses every passive declare in these words."""
+
+    def __init__(self, refusals: dict[str, ChannelRefused]) -> None:
+        self._refusals = refusals
+
+    async def open_channel(self) -> int:
+        return 1
+
+    async def call(self, channel: int, method: Any) -> Any:
+        raise self._refusals[method.queue]
+
+
+async def test_a_queue_whose_node_is_away_is_not_taken_for_one_that_is_not_there() -> None:
+    """RabbitMQ answers 404 to both."""
+    gone = "NOT_FOUND - no queue 'p1' in vhost '/'"
+    away = "NOT_FOUND - home node 'r@h' of durable queue 'p2' in vhost '/' is down or inaccessible"
+    link: Any = Answers({"p1": ChannelRefused(404, gone), "p2": ChannelRefused(404, away)})
+    assert await find_parking_queues(link, ("p1", "p2")) == (parking_id(1),)
