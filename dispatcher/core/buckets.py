@@ -55,9 +55,8 @@ class Bucket(Group):
     def gave_last(self, message: Original) -> bool:
         """An id of which nothing is out any more begins anew by itself."""
         line = self.lines.get(message.group_id or b"")
-        if line is None:
-            return not self.epoch
-        return not self.epoch or (message.group_seq == line.last_seq and message.epoch == line.epoch)
+        is_last = line is not None and message.group_seq == line.last_seq and message.epoch == line.epoch
+        return is_last or not self.epoch
 
     def renumbered(self, message: Original) -> None:
         line = self._line(message)

@@ -46,9 +46,10 @@ def test_p1_groups_go_on_until_their_parking_queue_is_open() -> None:
     assert bench.in_parking() == [f"a{n}" for n in range(5, 14)]
 
 
-def test_p1_the_queues_of_several_consumers_are_opened_together() -> None:
+def three_stuck(*, opens_parking: bool = True) -> ParkingBench:
+    """The look-ahead is full of groups of three stuck consumers; the first two have parking queues."""
     bench = ParkingBench(look_ahead=20, steal_after_ms=None)
-    bench.opens_parking = False
+    bench.opens_parking = opens_parking
     for name, group in (("one", "a"), ("two", "b"), ("three", "c")):
         bench.join(name, prefetch=1)
         bench.arrive(f"{group}1")
@@ -56,6 +57,11 @@ def test_p1_the_queues_of_several_consumers_are_opened_together() -> None:
     bench.arrive(*(f"a{n}" for n in range(2, 12)), *(f"b{n}" for n in range(2, 8)), "c2")
     bench.run(BLOCKED_MS)
     assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one", "two"]
+    return bench
+
+
+def test_p1_the_queues_of_several_consumers_are_opened_together() -> None:
+    bench = three_stuck(opens_parking=False)
     bench.open_parking()
     assert bench.in_parking(FIRST) == [f"a{n}" for n in range(2, 12)]
     assert bench.in_parking(FIRST + 1) == []
@@ -65,14 +71,7 @@ def test_p1_the_queues_of_several_consumers_are_opened_together() -> None:
 
 def test_p1_an_open_queue_with_nothing_in_it_goes_to_the_consumer_that_needs_one() -> None:
     clause("P-1", "An open one in which nothing is goes from one consumer to another")
-    bench = ParkingBench(look_ahead=20, steal_after_ms=None)
-    for name, group in (("one", "a"), ("two", "b"), ("three", "c")):
-        bench.join(name, prefetch=1)
-        bench.arrive(f"{group}1")
-    bench.join("four")
-    bench.arrive(*(f"a{n}" for n in range(2, 12)), *(f"b{n}" for n in range(2, 8)), "c2")
-    bench.run(BLOCKED_MS)
-    assert [queue.consumer for queue in bench.lane.state.parking.values()] == ["one", "two"]
+    bench = three_stuck()
     bench.opens_parking = False
     bench.arrive(*(f"c{n}" for n in range(3, 14)))
     bench.run(BLOCKED_MS + RETRY_MS)
