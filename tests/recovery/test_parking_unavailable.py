@@ -12,13 +12,12 @@ from dispatcher.nodes import LocalRabbitMQ, LocalRedis, Management, with_vhost
 from dispatcher.service.topology import parking_queues
 from tests.conftest import Vhost
 from tests.service.harness import LANE, Bench, bench_of, lane
+from tests.service.test_parking import BACKLOG, LOOK_AHEAD, park_a_group
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 VHOST = "parking"
-LOOK_AHEAD = 20
-BACKLOG = 60
 
 
 class Node:
@@ -55,13 +54,7 @@ async def test_its_groups_wait_and_say_why_and_all_others_go_on(node: Node) -> N
     client = await bench.client()
     await client.declare("in", x_queue_type="quorum")
     await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
-    stuck = await bench.joined("stuck", prefetch=1, hold=True)
-    client.send("in", b"0", "a")
-    await stuck.has(1)
-    other = await bench.joined("other")
-    for number in range(1, BACKLOG):
-        client.send("in", b"%d" % number, "a")
-    await eventually(lambda: bench.status()["parked"] == BACKLOG - 1, what="the backlog is parked")
+    _, stuck, other = await park_a_group(bench, client)
     queue, runner = parking_queues(bench.names(), 1)[0], bench.runners[LANE]
     with structlog.testing.capture_logs() as logs:
         await asyncio.to_thread(node.stop_leader, queue)
