@@ -69,15 +69,23 @@ class ClusterNode(LocalRabbitMQ):
         self.evaluate(parted.format(_names(others)))
 
     def meet(self, others: Iterable[ClusterNode]) -> None:
-        """Let these nodes in again. With `ignore` they stay apart until this one is started again."""
+        """Let these nodes in again. With `ignore` they stay apart until this one is started again.
+
+        With `pause_minority` RabbitMQ 3.10.8 starts again by itself as a rule; now and then it waits
+        for Mnesia's tables in vain, and needs to be started again as well.
+        """
         self.evaluate(f"[erlang:set_cookie(N, erlang:get_cookie()) || N <- {_names(others)}]")
 
+    def is_paused(self) -> bool:
+        """Whether `pause_minority` has stopped RabbitMQ here, and has ended doing so; its Erlang goes on."""
+        return self.evaluate("mnesia:system_info(is_running)") == "no"
+
     def sees(self) -> set[str]:
-        """The names of the running nodes of the cluster, as this one says; none if it doesn't run itself."""
+        """The names of the running nodes of the cluster, as this one says; none until it has started."""
         if self.pid is None or self._frozen:
             return set()
         try:
-            said = self.evaluate("rabbit_nodes:all_running()")
+            said = self.evaluate("case rabbit:is_booted() of true -> rabbit_nodes:all_running(); _ -> [] end")
         except DispatcherError:  # it is starting
             return set()
         return {name.strip(" '") for name in said.strip("[]").split(",") if name}
