@@ -96,6 +96,7 @@ GAUGES: Final = {
     "copies_unconfirmed": ("unconfirmed", "Copies that RabbitMQ has not confirmed yet."),
     "messages_parked": ("parked", "Originals in parking queues."),
     "parking_queues": ("parking_queues", "Parking queues that exist."),
+    "parking_queues_unavailable": ("parking_unavailable", "Parking queues that RabbitMQ can't open."),
     "messages_undeliverable": ("undeliverable", "Originals that not even the dead queue takes."),
     "dead_letters": ("dead_letters", "Messages in the lane's dead queue, as of the last five seconds."),
     "publishers_blocked": ("publishers_blocked", "1 while RabbitMQ, short of memory or disk, blocks us."),

@@ -118,6 +118,7 @@ _STATUS: Final = _object(
     bytes_held=integer("memory taken by messages"),
     parked=integer("messages in parking queues"),
     parking_queues=integer(),
+    parking_unavailable=integer("parking queues that RabbitMQ can't open"),
     parked_lost=integer("parked messages that were not in their parking queue any more, in this leadership"),
     parking=list_of(ref("ParkingQueue")),
     counters=_map_of(integer(), "totals of this leadership, as the metrics dispatcher_…_total"),

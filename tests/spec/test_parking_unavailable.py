@@ -123,9 +123,11 @@ def test_p11_the_beginning_and_the_end_are_told_once() -> None:
     unavailable(bench)
     assert told(bench, "parking_unavailable") == ["park.1"]
     assert bench.status()["parking"][0]["problem"] == PROBLEM
+    assert bench.status()["parking_unavailable"] == 1
     bench.open_parking()
     assert told(bench, "parking_available") == ["park.1"]
     assert bench.status()["parking"][0]["problem"] is None
+    assert bench.status()["parking_unavailable"] == 0
 
 
 def test_one_that_is_open_or_gone_by_now_is_not_unavailable() -> None:

@@ -25,6 +25,7 @@ def parking_status(state: LaneState) -> dict[str, Any]:
         "parked": originals,
         "parking": rows,
         "parking_queues": len(rows),
+        "parking_unavailable": sum(row["problem"] is not None for row in rows),
         "parked_groups": sum(len(queue.members) for queue in state.parking.values()),
         "parked_lost": state.counters["parked_lost"],
     }
