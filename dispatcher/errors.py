@@ -59,7 +59,7 @@ class ChannelRefused(BrokerUnavailable):
 
 
 class DeliveredAgain(BrokerUnavailable):
-    """RabbitMQ took back what was unacked on a channel that is open, and delivers it again.
+    """RabbitMQ took unacked messages back from an open channel, and delivers them again.
 
     `by_count` is the fingerprint of the message if only its count of deliveries says so; b"": it is certain.
     """

@@ -45,7 +45,7 @@ RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
 
 
 class ConsumerLife:
-    """Who it is, how it is reached, and by capability what is known of it."""
+    """One incarnation: its ids and queues, and what each capability knows about it."""
 
     __slots__ = (
         "state", "begun", "broken", "bundle", "depth", "drained", "evicted_by", "id",
