@@ -327,7 +327,7 @@ def owners_changed(
             and not _gone_by(first.life, second.start, story)
             and not any(first.start <= gap.until <= second.start for gap in story.forgotten)
             and not any(_moved(move, first, second, story) for move in story.moves)
-            and not _may_be_taken_over(first, second, story)
+            and not _may_be_taken_over(first, second, story, begun_at)
             and not _was_idle(first, second, story, begun_at)
         ):
             found.append(Breach(BreachKind.OWNER_CHANGED, f"{say(first)}, then {say(second)}"))
@@ -340,32 +340,47 @@ def _moved(move: Move, first: HandlingRecord, second: HandlingRecord, story: Sto
     return meant and move.since <= second.start and first.start <= move.until
 
 
-def _may_be_taken_over(first: HandlingRecord, second: HandlingRecord, story: Story) -> bool:
-    """Nothing of the group was out for as long as it has to wait for room at its owner."""
+def _may_be_taken_over(
+    first: HandlingRecord, second: HandlingRecord, story: Story, begun_at: Mapping[MessageKey, float]
+) -> bool:
+    """Nothing of the group was out for as long as it has to wait for room at its owner; or a look-ahead may
+    have been full: then it has to wait for nothing."""
     if story.steal_after_s is None or first.end is None:
         return False
-    return first.end + story.steal_after_s <= second.start
+    if first.end + story.steal_after_s <= second.start:
+        return True
+    queues = {message.queue for message in story.confirmed_at}
+    return any(_may_be_full(queue, first.end, second.start, story, begun_at) for queue in queues)
 
 
 def _was_idle(
     first: HandlingRecord, second: HandlingRecord, story: Story, begun_at: Mapping[MessageKey, float]
 ) -> bool:
     """Nothing of the group was there for as long as an owner keeps it. RabbitMQ has a message a little before
-    its confirm says so, and a dispatcher only when less than its look-ahead is before it in the queue. Half
-    of that counts: what its group has stopped at, or is settled and not acked, takes room as well."""
+    its confirm says so, and a dispatcher only when less than its look-ahead is before it in the queue."""
     if story.keeps_owner_idle_s is None or first.end is None:
         return False
     idle_until, published_at = first.end + story.keeps_owner_idle_s, story.confirmed_at.get(second.message)
     if published_at is None or idle_until <= published_at:
         return True
-    if story.look_ahead is None or second.start < idle_until:
+    if second.start < idle_until:
         return False
-    before = sum(
-        at <= published_at and begun_at.get(message, math.inf) > first.end
+    return _may_be_full(second.message.queue, first.end, published_at, story, begun_at)
+
+
+def _may_be_full(
+    queue: str, since: float, until: float, story: Story, begun_at: Mapping[MessageKey, float]
+) -> bool:
+    """Whether enough messages of an inbound queue waited in that time. Half of the look-ahead counts: what
+    its group has stopped at, or is settled and not acked, takes room as well."""
+    if story.look_ahead is None:
+        return False
+    waited = sum(
+        at <= until and begun_at.get(message, math.inf) > since
         for message, at in story.confirmed_at.items()
-        if message.queue == second.message.queue
+        if message.queue == queue
     )
-    return before >= story.look_ahead / 2
+    return waited >= story.look_ahead / 2
 
 
 def is_ghost(handling: HandlingRecord, story: Story) -> bool:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
 from dispatcher.judge.judge import Forgotten, Release, Story, doubled, is_ghost, violations
 from dispatcher.judge.record import HandlingRecord, Incarnation, LifeRecord, MessageKey, in_order
+from dispatcher.nodes.local_cluster import PAUSE_MINORITY
 from dispatcher.sim.checkers.order import IN_FRONT_MS
 from tests.chaos.accounts import Arrived, Books, balance
 from tests.chaos.decisions import Decision
@@ -33,6 +34,7 @@ from tests.chaos.evictions import (
     judged,
     told_of,
 )
+from tests.chaos.going_on import PARTS
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderships import Leadership, leaderships
 from tests.chaos.parts import Eviction, Outage, Process
@@ -92,7 +94,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
                 connected.append((incarnation.life, _connected_until(incarnation, process)))
             if process.left_at is not None:
                 left_at[incarnation.life] = process.left_at
-            if evicted_at is None and (wrong := _wrong_end(incarnation, process)):
+            wrong = _wrong_end(incarnation, process)
+            if wrong and evicted_at is None and not _lost_its_queue(incarnation, stage):
                 wrong_ends.append(wrong)
     connected_until = tuple(connected)
     sent, confirmed, repeated = read_produced(existing(stage, lane))
@@ -273,9 +276,10 @@ def _unwelcome_since(connection: Connection | None, process: Process, over: floa
 
 
 def _connected_until(incarnation: Incarnation, process: Process) -> float:
-    """When the last connection ended that it had, welcomed or not."""
+    """When the last connection ended that it had, welcomed or not. A frozen node reads what was sent to it
+    when it goes on: so settles may count that were sent after the others had given it up."""
     last_seen = min((at for at in (incarnation.over, process.killed_at) if at is not None), default=math.inf)
-    ends = [c.closed for c in process.proxy.connections if c.opened <= last_seen]
+    ends = [max(c.closed, c.served_until) for c in process.proxy.connections if c.opened <= last_seen]
     return min(last_seen, max(ends, default=-math.inf))
 
 
@@ -303,6 +307,15 @@ def _wrong_end(incarnation: Incarnation, process: Process) -> str:
     return (
         f"taken back: {incarnation.life}, connected since {since:.3f}, was told so at {incarnation.over:.3f}"
     )
+
+
+def _lost_its_queue(incarnation: Incarnation, stage: Stage) -> bool:
+    """Whether nodes went on apart since it was welcomed. With `autoheal` or `ignore` (RabbitMQ 3.10.8) they
+    may forget queues of each other, although the connections of these stay."""
+    if stage.plan.settings.partitions == PAUSE_MINORITY or stage.cluster is None:
+        return False
+    since = incarnation.welcomes[-1]
+    return any(fault.name in PARTS and fault.until >= since for fault in stage.node_faults)
 
 
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.cluster import ClusterServers
 from tests.chaos.doctored import ONE, THREE, TWO, Doctored, handled
-from tests.chaos.parts import Outage
+from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import ON_CLUSTER, PARTITIONS, Plan
 from tests.chaos.proxies import Proxies
 from tests.client.tcp_proxy import Connection, TcpProxy
@@ -54,7 +54,22 @@ def test_what_went_through_a_node_that_was_given_up_does_not_count(on_cluster: D
     proxy.lost(0, 2.9)
     assert not on_cluster.found()
     on_cluster.write(on_cluster.b)
+    assert not on_cluster.found(), "the node may have read its settle when it went on"
+    on_cluster.write(on_cluster.a, ONE, TWO, begun.partition("ended")[0], "over 9.0 aaaa taken\n")
     assert on_cluster.found() == {"lost"}, "nobody has handled it so that it counts"
+
+
+@pytest.mark.parametrize(("name", "partitions", "is_found"), [
+    ("part_node", "autoheal", False), ("part_node", "ignore", False), ("part_node", "pause_minority", True),
+    ("kill_node", "autoheal", True),
+])  # fmt: skip
+def test_nodes_that_went_on_apart_may_forget_queues(
+    on_cluster: Doctored, name: str, partitions: str, *, is_found: bool
+) -> None:
+    on_cluster.configure(partitions=partitions)
+    on_cluster.stage.node_faults.append(NodeFault(name, 1, 2.0, 8.0, 6.0))
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE, "over 9.0 aaaa taken\n")
+    assert ("taken back" in on_cluster.found()) == is_found
 
 
 def test_a_killed_node_forgets_no_acks(on_cluster: Doctored) -> None:

@@ -204,11 +204,11 @@ def test_a_group_may_seem_empty_while_its_queue_is_longer_than_the_look_ahead(do
     """All three were published at once; a dispatcher that may hold two of them may not know of the third."""
     doctored.write(doctored.a, ONE, TWO)
     doctored.write(doctored.b, handled(3, 4.0, 1, epoch=2))
-    doctored.configure(group_idle_timeout="1s", look_ahead=3)
+    doctored.configure(group_idle_timeout="1s", steal_after=None, look_ahead=3)
     assert doctored.found() == {"owner changed"}
-    doctored.configure(group_idle_timeout="1s", look_ahead=2)
+    doctored.configure(group_idle_timeout="1s", steal_after=None, look_ahead=2)
     assert not doctored.found()
-    doctored.configure(group_idle_timeout="2s", look_ahead=2)
+    doctored.configure(group_idle_timeout="2s", steal_after=None, look_ahead=2)
     assert doctored.found() == {"owner changed"}
 
 

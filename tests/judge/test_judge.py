@@ -115,6 +115,18 @@ def test_who_has_free_capacity_takes_over_what_has_waited_for_that_long() -> Non
     assert [breach.kind for breach in late] == [BreachKind.OWNER_CHANGED]
 
 
+def test_nothing_waits_before_it_is_taken_over_while_a_look_ahead_may_be_full() -> None:
+    record = [_handling(1, 1.0, end=1.5), _handling(2, 1.6, "b", epoch=2, group_seq=1)]
+    others = [_message(number)._replace(group="other") for number in range(3, 7)]
+    told = {handling.message: 0.5 for handling in record} | dict.fromkeys(others, 1.4)
+    story = Story(frozenset(told), {}, {}, True, steal_after_s=1.0, look_ahead=10, confirmed_at=told)
+    record += [replace(_handling(message.number, 3.0), message=message) for message in others]
+    found = [breach.kind for breach in violations(record, story)]
+    assert BreachKind.OWNER_CHANGED not in found
+    found = [breach.kind for breach in violations(record, story._replace(look_ahead=12))]
+    assert BreachKind.OWNER_CHANGED in found
+
+
 def test_an_epoch_that_goes_back_is_found() -> None:
     found = _check([_handling(1, 1.0, epoch=2), _handling(2, 2.0, group_seq=1)])
     assert [breach.kind for breach in found] == [BreachKind.EPOCH_BACK]
