@@ -350,9 +350,7 @@ async def test_the_brokers_close_is_the_last_event(connect: Connect, vhost: Vhos
     queue = await peer.queue(channel, exclusive=True)
     await peer.consume(channel, queue)
     # The statistics that this list is made of are seconds old.
-    listed = await eventually(
-        lambda: asyncio.to_thread(vhost.management, f"vhosts/{vhost.name}/connections"), timeout_s=30
-    )
+    listed = await eventually(lambda: asyncio.to_thread(vhost.management, f"vhosts/{vhost.name}/connections"))
     peer.put(channel, queue)
     await asyncio.to_thread(vhost.management, f"connections/{quote(listed[0]['name'])}", "DELETE")
     end = await peer.link.closed

@@ -71,7 +71,7 @@ def test_a_signal_ends_everything(tmp_path: Path, number: signal.Signals) -> Non
         assert run.wait(60) == 130
         assert run.stdout is not None
         assert "everything is ended" in run.stdout.read()
-    wait_until(lambda: not [pid for pid in started if Path(f"/proc/{pid}/stat").exists()], 20)
+    wait_until(lambda: not [pid for pid in started if Path(f"/proc/{pid}/stat").exists()])
 
 
 def test_a_server_that_does_not_start_again_is_no_verdict(tmp_path: Path) -> None:

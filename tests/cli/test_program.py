@@ -144,7 +144,7 @@ def test_run_logs_at_the_level_and_in_the_format_that_are_asked_for(tmp_path: Pa
     with log.open("w") as stderr:
         process = subprocess.Popen([sys.executable, "-m", "dispatcher", "run", *options], stderr=stderr)
     try:
-        wait_until(lambda: "lane_interrupted" in log.read_text(), timeout_s=30)
+        wait_until(lambda: "lane_interrupted" in log.read_text())
     finally:
         process.kill()
         process.wait()

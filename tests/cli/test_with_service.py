@@ -54,8 +54,8 @@ def service(config_file: Path, tmp_path: Path, vhost: Vhost) -> Iterator[Service
     config_file.write_text(config_file.read_text() + 'http: {listen: "127.0.0.1:0"}\n')
     running = Service(config_file, tmp_path / "log")
     try:
-        wait_until(running.url, timeout_s=20)
-        wait_until(lambda: sum(event["event"] == "lane_led" for event in running.events()) == 2, timeout_s=20)
+        wait_until(running.url)
+        wait_until(lambda: sum(event["event"] == "lane_led" for event in running.events()) == 2)
         yield running
     finally:
         running.process.kill()

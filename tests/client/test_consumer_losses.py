@@ -74,7 +74,6 @@ async def test_a_connection_closed_by_an_operator_is_made_again(
             for connection in vhost.management(f"vhosts/{vhost.name}/connections")
             if "c1" in connection.get("client_properties", {}).get("connection_name", "")
         ],
-        timeout_s=20,
         what="the management API knows the connection",
     )
     vhost.management(f"connections/{quote(mine[0])}", "DELETE")

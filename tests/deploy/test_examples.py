@@ -102,7 +102,7 @@ def test_orders_of_the_example_producer_are_processed_in_order_by_both_consumers
     deployment: Deployment, vhost: Vhost
 ) -> None:
     service = deployment.start("dispatcher", ["-m", "dispatcher", "run"])
-    wait_until(lambda: deployment.all_run() and {"orders.high", "orders.low"} <= _queues(vhost), 20)
+    wait_until(lambda: deployment.all_run() and {"orders.high", "orders.low"} <= _queues(vhost))
     program = str(DEPLOY / "examples" / "consumer.py")
     consumers = [deployment.start(name, [program], CONSUMER_ID=name) for name in ("consumer-1", "consumer-2")]
 
@@ -112,7 +112,7 @@ def test_orders_of_the_example_producer_are_processed_in_order_by_both_consumers
         return listed is not None and len(listed["consumers"]) == 2
 
     # A group goes to who owns the fewest, so both have to be there before the first message.
-    wait_until(both_joined, 20)
+    wait_until(both_joined)
     command = [str(DEPLOY / "examples" / "producer.py")]
     producer = deployment.start("producer", command, MESSAGES_PER_SECOND="200")
 
@@ -121,7 +121,7 @@ def test_orders_of_the_example_producer_are_processed_in_order_by_both_consumers
         counts = [len(consumer.lines()) for consumer in consumers]
         return sum(counts) >= ORDERS_MIN and all(counts)
 
-    wait_until(processed, 30, "both consumers process orders")
+    wait_until(processed, what="both consumers process orders")
     assert producer.stop() == 0, producer.lines()
     assert [consumer.stop() for consumer in consumers] == [0, 0], [c.lines()[-5:] for c in consumers]
     assert service.stop() == 0, service.lines()[-5:]

@@ -50,7 +50,7 @@ async def test_ten_queues_share_as_their_quanta(bench: Bench) -> None:
         await _fill(client, queue, weight * (rounds + 1))
     await eventually(lambda: bench.status()["held"] == 220 * (rounds + 1), 30)
     consumer = await bench.joined("c1", prefetch=50)
-    copies = (await consumer.has(220 * rounds, timeout_s=30))[: 220 * rounds]
+    copies = (await consumer.has(220 * rounds))[: 220 * rounds]
     counts = Counter(copy.properties.correlation_id for copy in copies)
     for queue, weight in weights.items():
         assert abs(counts[queue] / (220 * rounds) - weight / 220) <= 0.005 * weight / 220, (queue, counts)

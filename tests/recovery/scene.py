@@ -174,7 +174,7 @@ class Scene:
         async def owned() -> bool:
             return set(groups) <= set(await self.owners())
 
-        await eventually(owned, 30, "owners of all groups")
+        await eventually(owned, what="owners of all groups")
 
     async def owners(self) -> dict[str, str]:
         """Who owns which group, by the leader's own word."""
@@ -265,7 +265,7 @@ class Scene:
         """It leaves, finishes what it has in hand, settles; its groups may go from now on."""
         self.left_at[life.name] = time.monotonic()
         life.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: life.process.poll() is not None, 30, f"{life.name} to stop")
+        await eventually(lambda: life.process.poll() is not None, what=f"{life.name} to stop")
         started_to_work = (self.folder / f"{life.name}.record").exists()
         if life.process.returncode != -signal.SIGTERM or started_to_work:
             assert life.process.returncode == 0, (self.folder / f"{life.name}.log").read_text()[-3000:]

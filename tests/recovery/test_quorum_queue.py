@@ -65,10 +65,10 @@ async def test_a_killed_consumers_messages_come_before_newer_ones(private_server
     await asyncio.sleep(SETTLED_S)  # sleeps: see above
     for _ in range(ROUNDS):
         async with _reading(settings, restarted=False) as got:
-            await eventually(lambda got=got: len(got) == WINDOW, 30, "a window of messages")
+            await eventually(lambda got=got: len(got) == WINDOW, what="a window of messages")
             await asyncio.to_thread(private_servers.rabbitmq.kill9)
         starting = asyncio.create_task(asyncio.to_thread(private_servers.rabbitmq.start))
         async with _reading(settings, restarted=True) as got:
-            await eventually(lambda got=got: len(got) == WINDOW, 30, "a window of messages")
+            await eventually(lambda got=got: len(got) == WINDOW, what="a window of messages")
             assert got == list(range(WINDOW))
         await starting

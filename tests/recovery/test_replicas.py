@@ -43,7 +43,7 @@ async def _all_others_stand_by(scene: Scene) -> DispatcherProcess:
     leader = await scene.led()
     for other in scene.dispatchers:
         if other is not leader and other.is_alive():
-            await eventually(lambda other=other: _stands_by(other), 30, f"{other.config.name} to stand by")
+            await eventually(lambda other=other: _stands_by(other), what=f"{other.config.name} to stand by")
     return leader
 
 
@@ -117,7 +117,7 @@ async def test_a_frozen_leader_is_replaced_and_wakes_up_as_a_standby(
         await scene.goes_on()
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
-    await eventually(lambda: _stands_by(frozen), 30, "the frozen one to stand by")
+    await eventually(lambda: _stands_by(frozen), what="the frozen one to stand by")
     assert len(frozen.logged("lane_interrupted")) == 1
     await scene.goes_on()
     scene.kill_dispatcher(other)

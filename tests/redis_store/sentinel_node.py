@@ -78,8 +78,8 @@ def watched_master() -> Iterator[Watched]:
             LocalSentinel(master.url) as sentinel,
         ):
             with redis.Redis(host=LOOPBACK, port=sentinel.port) as client:
-                wait_until(lambda: len(client.sentinel_slaves(SERVICE)) == 1, timeout_s=30)
-                wait_until(lambda: is_in_sync(replica), timeout_s=30)
+                wait_until(lambda: len(client.sentinel_slaves(SERVICE)) == 1)
+                wait_until(lambda: is_in_sync(replica))
             yield Watched(master, replica, sentinel)
 
 

@@ -115,7 +115,7 @@ async def test_what_is_no_cluster_is_said(own_redis: LocalRedis, cluster: LocalC
 async def _stall_s(lane: Lane, cluster: LocalCluster, old: LocalRedis, store: LaneStore) -> float:
     cluster.primary(lane.keys.meta, but=old)
     begun = time.monotonic()
-    await eventually(lambda: store.available and not store.pending, 30, "the commit")
+    await eventually(lambda: store.available and not store.pending, what="the commit")
     return time.monotonic() - begun
 
 

@@ -79,7 +79,7 @@ class Client:
             self.channel, exchange=exchange, routing_key=queue, properties=properties, body=body
         )
 
-    async def confirmed(self, timeout_s: float = 30.0) -> None:
+    async def confirmed(self, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until the broker has everything; fails when it refused something."""
         await eventually(self._answered, timeout_s, "the broker's confirms")
 

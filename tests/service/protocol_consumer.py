@@ -21,7 +21,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.bundle import split_bundle
 from tests.service.clients import open_link
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 PERSISTENT = commands.Basic.Properties(content_type="application/json", delivery_mode=2).marshal()
 TRANSIENT = commands.Basic.Properties(content_type="application/json", delivery_mode=1).marshal()
@@ -297,7 +297,7 @@ class ProtocolConsumer:
     def heard(self, kind: str) -> list[Notice]:
         return [notice for notice in self.notices if notice.type == kind]
 
-    async def has(self, count: int, timeout_s: float = 10.0) -> list[Copy]:
+    async def has(self, count: int, timeout_s: float = TIMEOUT_S) -> list[Copy]:
         """Wait until that many different copies came."""
         await eventually(lambda: len(self.received) >= count, timeout_s, f"{count} messages for {self.id}")
         return self.received

@@ -131,7 +131,7 @@ async def test_bodies_of_16_mb(bench: Bench) -> None:
     for _ in range(2):
         client.send("in", body, "g")
     consumer = await bench.joined("c1")
-    copies = await consumer.has(2, timeout_s=30)
+    copies = await consumer.has(2)
     assert all(copy.body == body for copy in copies)
     await bench.acked()
 

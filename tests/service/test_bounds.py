@@ -111,7 +111,7 @@ async def test_over_the_byte_budget_nothing_more_is_fetched_until_half_is_free(b
         # A successor that gets in before the unacked ones are back would get newer ones first.
         await rival.link.call(rival.channel, commands.Basic.Consume(queue="in"))
     consumer.release()
-    await consumer.has(60, timeout_s=30)
+    await consumer.has(60)
     for group in range(3):
         numbers = [int(copy.body[:2]) for copy in consumer.of_group(f"g{group}")]
         assert numbers == sorted(numbers), "a replaced consumer must not reorder its queue"
@@ -160,7 +160,7 @@ async def test_a_look_ahead_smaller_than_what_is_in_flight_blocks_nothing(
     await bench.run(orders=lane(look_ahead=10))
     heir = await bench.joined("c2") if owner_dies else owner
     heir.release()
-    await heir.has(100, timeout_s=20)
+    await heir.has(100)
     await bench.acked()
     for group in range(2):
         assert heir.bodies(f"g{group}") == [b"%d" % number for number in range(group, 100, 2)]

@@ -292,14 +292,14 @@ async def test_a_leader_may_be_killed_while_it_parks_and_while_it_unparks(
         assert await client.ready("in") > 0, "the test needs a death in the middle"
         one.start()
     client.send("in", b"0", "b")
-    await other.has(1, timeout_s=30)
+    await other.has(1)
     stuck.release()
     for least in (200, 1_000):
-        await stuck.has(least, timeout_s=30)
+        await stuck.has(least)
         one.kill9()
         assert len(stuck.received) < LONG_BACKLOG, "the test needs a death in the middle"
         one.start()
-    await stuck.has(LONG_BACKLOG, timeout_s=30)
+    await stuck.has(LONG_BACKLOG)
     assert numbers(stuck, "a") == list(range(LONG_BACKLOG))
     assert {copy.attempt for copy in stuck.received} == {1}
     await has_no_parking_queue(client, bench)

@@ -54,7 +54,7 @@ async def test_sigterm_leaves_quickly_and_loses_nothing(dispatcher_process: Star
     left = await client.ready("in")
     assert left > 0, "the test needs a stop in the middle"
     dispatcher_process("two", orders=lane())
-    await eventually(lambda: sum(len(c.received) for c in consumers) >= 3000, timeout_s=20)
+    await eventually(lambda: sum(len(c.received) for c in consumers) >= 3000)
     got = [copy for consumer in consumers for copy in consumer.received]
     assert sorted(int(copy.body) for copy in got) == list(range(3000))
     assert {copy.attempt for copy in got} == {1}
@@ -225,7 +225,7 @@ def test_an_interrupt_stops_it_as_well(dispatcher_process: Starter) -> None:
     one = dispatcher_process(orders=lane())
     one.ready()
     os.kill(one.pid, signal.SIGINT)
-    assert one.exited(5) == 0
+    assert one.exited(STOP_S_MAX) == 0
 
 
 def _user(api: Management, name: str) -> str:

@@ -44,7 +44,7 @@ async def _works_over_a_fail_over(bench: Bench, watched: Watched, *, killed: boo
     await eventually(lambda: is_master(watched.replica), 30, "the replica to be the master")
     for number in range(MESSAGES, 2 * MESSAGES):
         client.send("in", bodies[number], f"g{number % GROUPS}")
-    await consumer.has(2 * MESSAGES, timeout_s=30)
+    await consumer.has(2 * MESSAGES)
     await bench.acked()
     for group in range(GROUPS):
         assert consumer.bodies(f"g{group}") == bodies[group::GROUPS]

@@ -118,7 +118,7 @@ class Night:
             return all(line in said for line in wanted)
 
         with contextlib.suppress(AssertionError):
-            wait_until(agrees, 20)
+            wait_until(agrees)
         assert set(wanted) <= set(said), f"{command} says {said}"
 
 

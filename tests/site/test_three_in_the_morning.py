@@ -60,7 +60,7 @@ def test_redis_is_away(night: Night) -> None:
     night.publish("place", group="order-17")
     night.says("dispatcher status orders", section)
     night.redis.start()
-    wait_until(lambda: "problem" not in night.run("dispatcher status orders"), 30, "the problem to end")
+    wait_until(lambda: "problem" not in night.run("dispatcher status orders"), what="the problem to end")
 
 
 def test_rabbitmq_blocks_publishers(private_servers: PrivateServers, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_rabbitmq_blocks_publishers(private_servers: PrivateServers, tmp_path: P
         private_servers.rabbitmq.evaluate(BLOCKED)
         night.says("dispatcher status orders", section)
         private_servers.rabbitmq.evaluate(UNBLOCKED)
-        wait_until(lambda: "in flight" in night.run("dispatcher status orders"), 30, "the lane to go on")
+        wait_until(lambda: "in flight" in night.run("dispatcher status orders"), what="the lane to go on")
 
 
 def test_no_dispatcher_answers(night: Night) -> None:
@@ -94,7 +94,7 @@ def test_no_consumer_has_joined(night: Night) -> None:
     night.says("dispatcher groups why orders order-17", section)
     night.says("dispatcher consumers list orders", section)
     night.work("worker-1")
-    wait_until(lambda: "no_consumer" not in night.run("dispatcher groups why orders order-17"), 20)
+    wait_until(lambda: "no_consumer" not in night.run("dispatcher groups why orders order-17"))
 
 
 def test_a_handler_hangs(night: Night) -> None:
@@ -113,12 +113,12 @@ def test_a_consumer_is_frozen(night: Night) -> None:
     night.dispatch()
     worker = night.work("worker-1")
     night.publish("hang", group="order-17")
-    wait_until(lambda: "in flight" in night.run("dispatcher groups why orders order-17"), 20)
+    wait_until(lambda: "in flight" in night.run("dispatcher groups why orders order-17"))
     worker.send_signal(signal.SIGSTOP)
     night.says("dispatcher status orders", section)
     night.says("dispatcher consumers list orders", section)
     worker.send_signal(signal.SIGCONT)
-    wait_until(lambda: "frozen" not in night.run("dispatcher consumers list orders"), 20)
+    wait_until(lambda: "frozen" not in night.run("dispatcher consumers list orders"))
 
 
 def test_most_messages_belong_to_one_group(night: Night) -> None:
