@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import yaml
 
 from dispatcher.client import GroupConsumer, GroupProducer, Message
 from dispatcher.nodes import open_servers
-from dispatcher.nodes.ports import free_ports
+from dispatcher.nodes.ports import LOOPBACK, free_ports
 from tests.page.browser import ensure_chromium, open_browser
 from tests.waiting import wait_until
 
@@ -37,16 +38,26 @@ return document.querySelectorAll("main tbody tr").length > 16
 
 
 @contextlib.contextmanager
-def dispatcher(settings: dict[str, object]) -> Iterator[None]:
+def dispatcher(settings: dict[str, object], port: int) -> Iterator[None]:
+    """It serves the page at this port."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "dispatcher.yaml"
         file.write_text(yaml.safe_dump(settings))
         process = subprocess.Popen([sys.executable, "-m", "dispatcher", "run", "-c", str(file)])
         try:
+            wait_until(lambda: listens(port), what="the dispatcher to serve the page")
             yield
         finally:
             process.terminate()
             process.wait()
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection((LOOPBACK, port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 async def load(url: str, over: asyncio.Event) -> None:
@@ -88,7 +99,7 @@ async def show(url: str, port: int, seconds: float) -> bytes:
 
     def shoot() -> bytes:
         with open_browser() as browser:
-            browser.visit(f"http://127.0.0.1:{port}/#/lanes/{LANE}")
+            browser.visit(f"http://{LOOPBACK}:{port}/#/lanes/{LANE}")
             wait_until(lambda: browser.ask(SHOWN), 60, "a page with groups and rates")
             return browser.picture(HEIGHT)
 
@@ -107,9 +118,9 @@ def make(file: Path, seconds: float) -> None:
         inbound = [{"queue": queue, "weight": weight, "declare": True} for queue, weight in QUEUES.items()]
         settings = {
             "rabbitmq": {"url": servers.amqp_url}, "redis": {"url": servers.redis_url},
-            "http": {"listen": f"127.0.0.1:{port}"}, "lanes": {LANE: {"inbound": inbound}},
+            "http": {"listen": f"{LOOPBACK}:{port}"}, "lanes": {LANE: {"inbound": inbound}},
         }  # fmt: skip
-        with dispatcher(settings):
+        with dispatcher(settings, port):
             file.write_bytes(asyncio.run(show(servers.amqp_url, port, seconds)))
 
 
