@@ -38,7 +38,7 @@ def cluster(_cluster: LocalCluster) -> Iterator[LocalCluster]:
     yield _cluster
     for node in _cluster.nodes:
         node.start()
-    wait_until(lambda: all(_cluster._is_ready(node) for node in _cluster.nodes), what="the cluster")
+    wait_until(_cluster.is_ready, what="the cluster")
 
 
 @pytest.fixture

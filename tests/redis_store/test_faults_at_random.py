@@ -15,7 +15,7 @@ from dispatcher.redis_store import LaneStore
 from tests.redis_store.conftest import Lane
 from tests.redis_store.proxy import Proxy
 from tests.redis_store.samples import checkpoint, dispatched, entry, step
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 FAULTS = 25
 
@@ -107,7 +107,7 @@ async def test_every_commit_is_applied_once_and_in_order(
                 await asyncio.sleep(0.001)  # sleeps: a tick's length
             await fault
         leader.commit(store)  # a loss is seen by the next commit or connection
-        await asyncio.wait_for(asyncio.gather(*leader.futures), 10)
+        await asyncio.wait_for(asyncio.gather(*leader.futures), TIMEOUT_S)
         await eventually(lambda: store.available)
     assert len(own_lane.gaps) <= faults.lossy
     found = await own_lane.read()

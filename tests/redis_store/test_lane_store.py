@@ -308,7 +308,7 @@ async def test_closing_fails_what_is_unanswered(lane: Lane) -> None:
 
 
 async def test_an_idle_connection_is_kept_alive(lane: Lane) -> None:
-    store = await lane.open(timeout_ms=50)
+    store = await lane.open(timeout_ms=1_000)
     await store.lead(now_ms(), ["in"])
 
     async def pings() -> int:

@@ -17,7 +17,7 @@ from dispatcher.nodes.ports import free_ports
 from dispatcher.redis_store import LaneStore
 from dispatcher.redis_store.scripts import APPLIED, BEGIN_RESTORE, evaluate
 from dispatcher.redis_store.tables import packed_owners
-from tests.redis_store.conftest import Lane, now_ms
+from tests.redis_store.conftest import SHORT_TIMEOUT_MS, Lane, now_ms
 from tests.redis_store.proxy import Proxy
 from tests.redis_store.samples import checkpoint, dispatched, entry, incarnation, owned, step
 from tests.waiting import eventually
@@ -161,7 +161,7 @@ async def test_a_fenced_leader_does_not_write_its_state_back(
 async def test_a_restoration_that_is_cut_leaves_nothing_complete_and_begins_again(own_lane: Lane) -> None:
     state = whole_state(MANY)
     async with Proxy(own_lane.url) as proxy, own_lane.client() as client:
-        store = await own_lane.lead(proxy.url)
+        store = await own_lane.lead(proxy.url, timeout_ms=SHORT_TIMEOUT_MS)
         await client.flushall()
         proxy.swallow_replies = True
         restored = store.restore(checkpoint(*state.records, owners=dict(state.owners)))

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.errors import Fenced, StoreUnavailable
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.redis_store import LaneStore
-from tests.redis_store.conftest import Lane, now_ms
+from tests.redis_store.conftest import SHORT_TIMEOUT_MS, Lane, now_ms
 from tests.redis_store.proxy import Proxy
 from tests.redis_store.samples import dispatched, entry, step
 from tests.waiting import eventually
@@ -45,11 +45,11 @@ async def test_a_commit_whose_reply_was_lost_is_applied_once(lane: Lane, proxy: 
 
 
 async def test_no_reply_in_time_is_a_lost_connection(lane: Lane, proxy: Proxy) -> None:
-    store = await lane.lead(proxy.url)
+    store = await lane.lead(proxy.url, timeout_ms=SHORT_TIMEOUT_MS)
     proxy.swallow_replies = True
     future = store.commit(step(dispatched(1)))
     await eventually(lambda: not store.available)
-    assert "did not answer within 500 ms" in (store.problem or "")
+    assert f"did not answer within {SHORT_TIMEOUT_MS} ms" in (store.problem or "")
     assert not future.done()
     proxy.swallow_replies = False
     await future
@@ -92,7 +92,7 @@ async def test_a_leader_that_was_away_learns_that_it_was_fenced(lane: Lane, prox
 
 
 async def test_a_lead_that_got_no_answer_is_tried_again_by_its_caller(lane: Lane, proxy: Proxy) -> None:
-    store = await lane.open(proxy.url)
+    store = await lane.open(proxy.url, SHORT_TIMEOUT_MS)
     proxy.swallow_replies = True
     with pytest.raises(StoreUnavailable, match="did not answer within"):
         await store.lead(now_ms(), ["in"])
@@ -134,7 +134,7 @@ async def test_flushed_scripts_are_loaded_again(own_lane: Lane) -> None:
 
 
 async def test_a_slow_redis_applies_everything_once(own_lane: Lane) -> None:
-    store = await own_lane.lead()
+    store = await own_lane.lead(timeout_ms=SHORT_TIMEOUT_MS)
     async with own_lane.client() as client:
         await client.execute_command("CLIENT", "PAUSE", "1200", "ALL")
     # Those connections that are given up in the pause are read at its end, after or before the last one.
