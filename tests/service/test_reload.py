@@ -20,7 +20,8 @@ from tests.service.harness import ROOT, Bench, DispatcherProcess, lane
 from tests.spec.lane_bench import clause
 from tests.waiting import eventually, wait_until
 
-COUNT = 3_000
+#: Messages a second, for as long as it takes to change the lane.
+RATE = 1_000
 GROUPS = 30
 
 
@@ -125,17 +126,17 @@ async def test_under_load_nothing_is_lost_doubled_or_out_of_order(
     def got() -> int:
         return sum(len(consumer.received) for consumer in consumers)
 
-    sent = 0
+    sent, is_over = 0, False
 
-    async def load(until: int) -> None:
+    async def load() -> None:
         nonlocal sent
-        while sent < until:
+        while not is_over:
             client.send("ab"[sent % 2], b"%d" % sent, f"g{sent % GROUPS}")
             sent += 1
             if sent % 20 == 0:
-                await asyncio.sleep(0.005)  # sleeps: this is the load
+                await asyncio.sleep(20 / RATE)  # sleeps: this is the load
 
-    loading = asyncio.create_task(load(COUNT))
+    loading = asyncio.create_task(load())
     edits: list[tuple[dict[str, Any], str]] = [
         (weighed(5, 1), "changed"),
         (weighed(5, 1, look_ahead=100, group_map={"buckets": 16}), "led anew"),
@@ -148,11 +149,12 @@ async def test_under_load_nothing_is_lost_doubled_or_out_of_order(
         record = await asyncio.to_thread(hang_up, one, "configuration_reloaded")
         assert record["lanes"] == {"orders": change}
         await eventually(lambda before=before: got() > before + 100)
+    is_over = True
     await loading
     await client.confirmed()
-    await eventually(lambda: got() == COUNT)
+    await eventually(lambda: got() == sent)
     copies = [copy for consumer in consumers for copy in consumer.received]
-    assert sorted(int(copy.body) for copy in copies) == list(range(COUNT))
+    assert sorted(int(copy.body) for copy in copies) == list(range(sent))
     assert {copy.attempt for copy in copies} == {1}
     assert not one.logged("lane_failed")
     assert not one.logged("lane_interrupted")
