@@ -177,7 +177,7 @@ async def test_no_more_waits_in_a_queue_than_its_prefetch(bench: HandOverBench) 
     await bench.publish(1, 20, b"a")
     client = await bench.client()
     await client.has_ready(bench.names().consumer("one"), 5)
-    assert bench.status()["held"] == 14
+    await eventually(lambda: bench.status()["held"] == 14, what="all others to be read")
     for number in range(20):
         await one.has(number + 1)
         one.ack(one.received[number])
