@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -30,10 +31,12 @@ async def test_a_killed_leader_leaves_no_end_and_the_next_one_names_it(
     for number in range(3):
         client.send("in", b"%d" % number, "g")
     await consumer.has(3)
-    await eventually(lambda: reading.records(folder, "dispatched"), what="what is in hand to be told")
+    await eventually(
+        lambda: len(reading.records(folder, "dispatched")) == 3, what="all that is in hand to be told"
+    )
     first.kill9()
     second = dispatcher_process("two", changes=changes, orders=lane())
-    second.ready()
+    await asyncio.to_thread(second.ready)
     consumer.release()
     await eventually(lambda: len(reading.records(folder, "settled")) == 3, what="the settles")
     metric = 'dispatcher_ledger_records_total{lane="orders"}'

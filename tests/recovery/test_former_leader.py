@@ -29,7 +29,7 @@ from tests.recovery.freezable import FreezableDispatcher, freezable
 from tests.service.harness import LANE, Bench, bench_of, lane
 from tests.service.protocol_consumer import PERSISTENT, ProtocolConsumer
 from tests.spec.lane_bench import clause
-from tests.waiting import TIMEOUT_S, eventually, wait_until
+from tests.waiting import TIMEOUT_S, eventually
 
 CLASSIC, QUORUM = "classic", "quorum"
 LATE = b"from a former leader"
@@ -114,7 +114,7 @@ async def _recovered(bench: Bench) -> None:
 
 async def _frozen_with_a_successor(bench: Bench, former: FreezableDispatcher) -> ProtocolConsumer:
     """`former` led, handed one message of each queue over, and froze; the bench's own dispatcher leads."""
-    wait_until(lambda: former.state is RunnerState.LEADING, what="the first leader")
+    await eventually(lambda: former.state is RunnerState.LEADING, what="the first leader")
     client = await bench.client()
     consumer = await bench.joined("c1", hold=True)
     client.send(CLASSIC, b"1", "a")
@@ -159,7 +159,7 @@ async def test_nothing_that_it_does_has_an_effect(bench: Bench, vhost: Vhost) ->
         assert consumer.bodies("a") == [b"1", b"2"]
         # Both originals are still there: they come back when the successor stops without their settle.
         await bench.crash()
-        wait_until(lambda: former.state is RunnerState.LEADING, what="it to lead again")
+        await eventually(lambda: former.state is RunnerState.LEADING, what="it to lead again")
         await eventually(lambda: len(consumer.repeated) == 5, what="three copies once more")
         consumer.release()
         for queue in (CLASSIC, QUORUM):

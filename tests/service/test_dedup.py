@@ -176,10 +176,13 @@ async def test_kill_9_under_load_hands_each_over_once(bench: Bench, dispatcher_p
         return [body for consumer in consumers for body in bodies(consumer.received)]
 
     await eventually(lambda: len(received()) >= 1_000)
-    one.ready()
+    await asyncio.to_thread(one.ready)
 
     async def empty() -> bool:
-        return await client.ready("in") == 0 and 'held{lane="orders"} 0.0' in one.get("/metrics")[1]
+        return (
+            await client.ready("in") == 0
+            and 'held{lane="orders"} 0.0' in (await asyncio.to_thread(one.get, "/metrics"))[1]
+        )
 
     await eventually(empty)
     assert len(received()) == len(set(received())) == 1_000

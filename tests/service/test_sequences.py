@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tests.amqp.samples import field, text
 from tests.service.clients import Client
 from tests.service.conftest import Starter
@@ -48,8 +50,8 @@ async def test_kill_9_makes_no_gap_and_hides_none(bench: Bench, dispatcher_proce
     client = await bench.client()
     consumer = await bench.joined("c1")
 
-    def counted(name: str) -> float:
-        lines = one.get("/metrics")[1].splitlines()
+    async def counted(name: str) -> float:
+        lines = (await asyncio.to_thread(one.get, "/metrics"))[1].splitlines()
         (line,) = [line for line in lines if line.startswith(f"dispatcher_{name}_total{{")]
         return float(line.rpartition(" ")[2])
 
@@ -58,17 +60,21 @@ async def test_kill_9_makes_no_gap_and_hides_none(bench: Bench, dispatcher_proce
             send(client, number // 2, f"g{number % 2}")
         had = len(consumer.received)
         await eventually(lambda had=had: len(consumer.received) > had + 20)
-        assert (counted("sequence_gaps"), counted("sequence_repeats")) == (0, 0)
+        assert (await counted("sequence_gaps"), await counted("sequence_repeats")) == (0, 0)
         one.kill9()
         one.start()
     await eventually(lambda: len(consumer.received) >= 300)
-    one.ready()
-    assert counted("sequence_repeats") == 0
-    assert counted("sequence_gaps") == 0
+    await asyncio.to_thread(one.ready)
+    assert await counted("sequence_repeats") == 0
+    assert await counted("sequence_gaps") == 0
     send(client, 150, "g0")
     send(client, 152, "g0")
     await consumer.has(302)
-    await eventually(lambda: counted("sequence_gaps") == 1)
+
+    async def is_counted() -> bool:
+        return await counted("sequence_gaps") == 1
+
+    await eventually(is_counted)
 
 
 async def test_what_follows_a_gap_waits_for_it(bench: Bench) -> None:
