@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher.client import BlockingGroupConsumer, BlockingGroupProducer, GroupConsumer, GroupProducer
 from dispatcher.client.copies import Copy
 from tests.client.lane_stub import LANE
-from tests.waiting import eventually, wait_until
+from tests.waiting import TIMEOUT_S, eventually, wait_until
 
 #: What a test's handler does with a message, between the marks of its beginning and end.
 Act = Callable[[Copy], None]
@@ -42,7 +42,7 @@ class Work:
     async def handle(self, message: Copy) -> None:
         self._begin(message)
         try:
-            await eventually(lambda: message.body not in self.held, timeout_s=60)
+            await eventually(lambda: message.body not in self.held)
             self._end(message)
         except asyncio.CancelledError:
             self.stopped.append(message)
@@ -53,7 +53,7 @@ class Work:
     def handle_blocking(self, message: Copy) -> None:
         self._begin(message)
         try:
-            wait_until(lambda: message.body not in self.held or message.lost, timeout_s=60)
+            wait_until(lambda: message.body not in self.held or message.lost)
             if message.lost:
                 self.stopped.append(message)
             else:
@@ -72,19 +72,24 @@ class AsyncConsumer:
         await self.consumer.open()
 
     async def joined(self) -> None:
-        await asyncio.wait_for(self.consumer.joined(), 10)
+        await asyncio.wait_for(self.consumer.joined(), TIMEOUT_S)
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(anext(self.consumer, None), 10)
+        return await asyncio.wait_for(anext(self.consumer, None), TIMEOUT_S)
 
     async def ack(self, message: Any) -> bool:
         return bool(await message.ack())
+
+    async def ack_all(self, messages: list[Any]) -> None:
+        """One right after the other."""
+        for message in messages:
+            await message.ack()
 
     async def fail(self, message: Any, reason: str) -> bool:
         return bool(await message.fail(reason))
 
     async def flush(self) -> None:
-        await asyncio.wait_for(self.consumer.flush(), 10)
+        await asyncio.wait_for(self.consumer.flush(), TIMEOUT_S)
 
     async def stop(self) -> None:
         self.consumer.stop()
@@ -106,19 +111,23 @@ class BlockingConsumer:
         await asyncio.to_thread(self.consumer.open)
 
     async def joined(self) -> None:
-        await asyncio.to_thread(self.consumer.joined, 10)
+        await asyncio.to_thread(self.consumer.joined, TIMEOUT_S)
 
     async def next(self) -> Any:
-        return await asyncio.wait_for(asyncio.to_thread(next, self.consumer, None), 10)
+        return await asyncio.wait_for(asyncio.to_thread(next, self.consumer, None), TIMEOUT_S)
 
     async def ack(self, message: Any) -> bool:
         return bool(await asyncio.to_thread(message.ack))
+
+    async def ack_all(self, messages: list[Any]) -> None:
+        """One right after the other: in one thread, for another one may begin late."""
+        await asyncio.to_thread(lambda: [message.ack() for message in messages])
 
     async def fail(self, message: Any, reason: str) -> bool:
         return bool(await asyncio.to_thread(message.fail, reason))
 
     async def flush(self) -> None:
-        await asyncio.to_thread(self.consumer.flush, 10)
+        await asyncio.to_thread(self.consumer.flush, TIMEOUT_S)
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.consumer.stop)
@@ -142,7 +151,7 @@ class AsyncProducer:
         await self.producer.open()
 
     async def send(self, *arguments: Any, **options: Any) -> str:
-        return await asyncio.wait_for(self.producer.send(*arguments, **options), 10)
+        return await asyncio.wait_for(self.producer.send(*arguments, **options), TIMEOUT_S)
 
     def submit(self, *arguments: Any, **options: Any) -> asyncio.Future[str]:
         return self.producer.submit(*arguments, **options)
@@ -151,7 +160,7 @@ class AsyncProducer:
         return await self.producer.close_group(group)
 
     async def flush(self) -> None:
-        await asyncio.wait_for(self.producer.flush(), 10)
+        await asyncio.wait_for(self.producer.flush(), TIMEOUT_S)
 
     async def close(self) -> None:
         await self.producer.close()
@@ -174,7 +183,7 @@ class BlockingProducer:
         return await asyncio.to_thread(self.producer.close_group, group)
 
     async def flush(self) -> None:
-        await asyncio.to_thread(self.producer.flush, 10)
+        await asyncio.to_thread(self.producer.flush, TIMEOUT_S)
 
     async def close(self) -> None:
         await asyncio.to_thread(self.producer.close)

@@ -19,9 +19,9 @@ from dispatcher.client.ranges import SeqRanges
 from dispatcher.wire import protocol
 from dispatcher.wire.protocol import Begun
 from tests.client.copies_on_wire import integer_entry, string_entry
-from tests.client.lane_stub import HEARTBEAT_MS, LaneStub
+from tests.client.lane_stub import LaneStub
 from tests.client.subjects import Consumer, MakeConsumer, Work
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def running(consumer: Consumer, work: Work, **options: Any) -> AsyncIterat
         yield task
         work.held.clear()
         await consumer.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, TIMEOUT_S)
     finally:
         task.cancel()
 
@@ -89,8 +89,7 @@ async def test_settles_are_coalesced(lane: LaneStub, make_consumer: MakeConsumer
     consumer = await make_consumer(prefetch=200)
     me = await lane.present()
     await lane.send_many(me, 200, groups=20)
-    for message in [await consumer.next() for _ in range(200)]:
-        await consumer.ack(message)
+    await consumer.ack_all([await consumer.next() for _ in range(200)])
     await eventually(lambda: len(me.acked) == 200)
     assert len(me.settles) < 100
 
@@ -316,11 +315,14 @@ async def test_a_failing_handler_is_tried_again_and_its_group_waits(
 ) -> None:
     unlucky = Unlucky(ValueError("not yet"), times=2)
     work = Work(unlucky)
+    work.held = {b"bad"}
     async with running(await make_consumer(opened=False), work, concurrency=1, backoff_ms=60):
         me = await lane.present()
         await lane.send(me, b"bad", b"g")
         await lane.send(me, b"after", b"g")
         await lane.send(me, b"other", b"h")
+        await eventually(lambda: lane.heartbeats and lane.heartbeats[-1].held == 3, what="all in hand")
+        work.held.clear()
         await eventually(lambda: not me.unsettled)
     assert work.bodies() == [b"other", b"bad", b"after"]
     first, second, third = unlucky.calls_at
@@ -410,7 +412,7 @@ async def test_a_frozen_handler_does_not_stop_heartbeats_of_a_blocking_consumer(
         await lane.send(me, b"frozen", b"g")
         await eventually(lambda: work.begun)
         seen = len(lane.heartbeats)
-        await eventually(lambda: len(lane.heartbeats) >= seen + 3, timeout_s=20 * HEARTBEAT_MS / 1000)
+        await eventually(lambda: len(lane.heartbeats) >= seen + 3)
 
 
 # --- leaving ---

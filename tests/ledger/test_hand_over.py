@@ -9,7 +9,7 @@ from dispatcher.ledger.writer import Ledger
 from tests.ledger import reading
 from tests.service.harness import Bench
 from tests.service.reader import Reader
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 
 def _lane(*consumers: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ async def test_what_is_read_back_is_handed_over_again_to_the_ledger_too(
     await eventually(is_over, what="the end of what was read back")
     await bench.stop()
     two.die()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     first = [r for r in found if r["event"] == "settled" and r["consumer"] == "one"]
     again = [r for r in found if r["event"] == "settled" and r["consumer"] == "two"]

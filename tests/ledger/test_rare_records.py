@@ -8,7 +8,7 @@ from typing import Any
 from dispatcher.ledger.writer import Ledger
 from tests.ledger import reading
 from tests.service.harness import Bench, lane
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 
 def told(found: list[dict[str, Any]], event: str, *names: str) -> list[tuple[Any, ...]]:
@@ -39,7 +39,7 @@ async def test_what_operators_and_producers_end_is_told(bench: Bench, ledger: Le
     consumer.release()
     await bench.acked()
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     assert told(found, "purged", "group", "inbound") == [("purged", "in")], "and not the operation's marker"
     assert told(found, "moved", "group", "inbound") == [("moved", "in")]

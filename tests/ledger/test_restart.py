@@ -14,7 +14,7 @@ from dispatcher.ledger.writer import Ledger
 from dispatcher.settings import LedgerSettings
 from tests.ledger import reading
 from tests.service.harness import Bench, lane
-from tests.waiting import eventually, wait_until
+from tests.waiting import TIMEOUT_S, eventually, wait_until
 
 
 def _holes(found: list[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ async def test_a_killed_process_is_started_again_and_says_what_is_missing(
     await eventually(lambda: ledger.pid != killed, what="another process")
     await settled(7, b"6", b"7")
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     assert len({record["writer"] for record in found}) == 1
     assert [record["event"] for record in found].count("lane_started") == 1
@@ -78,7 +78,7 @@ def test_one_that_dies_before_its_first_file_loses_all_but_the_start(tmp_path: P
     wait_until(lambda: ledger.pid not in (killed, again), what="a third process")
     traffic.run(100, rate=1_000_000_000)
     keeper.ended(None)
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path)
     assert [record["event"] for record in found[:2]] == ["lane_started", "records_dropped"]
     assert _holes(found) == []

@@ -11,7 +11,7 @@ from dispatcher.ledger.writer import Ledger
 from tests.ledger import reading
 from tests.service.harness import Bench, lane
 from tests.service.protocol_consumer import ProtocolConsumer
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 
 async def three_in_hand(bench: Bench, ledger: Ledger) -> ProtocolConsumer:
@@ -39,7 +39,7 @@ async def test_every_hand_over_is_one_record_with_what_the_consumer_saw(
     await bench.acked("high")
     await bench.acked("low")
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     settled = reading.records(tmp_path / "ledger", "settled")
     told = {
         (r["consumer"], r["incarnation"], r["seq"], r["group"], r["group_seq"], r["epoch"], r["attempt"],
@@ -72,7 +72,7 @@ async def test_numbers_have_no_gap_and_a_clean_stop_has_no_reason(
 ) -> None:
     consumer = await three_in_hand(bench, ledger)
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     assert [record["ordinal"] for record in found] == list(range(1, len(found) + 1))
     assert found[-1]["reason"] is None
@@ -99,7 +99,7 @@ async def test_failures_deaths_and_retries_are_told(bench: Bench, ledger: Ledger
     second = await bench.joined("c2")
     await bench.acked()
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     failed = reading.one([r for r in found if r["event"] == "failed"])
     assert (failed["reason"], failed["calls"], failed["attempt"]) == ("no such customer", 4, 1)
@@ -132,7 +132,7 @@ async def test_what_is_open_is_in_the_next_leaders_ledger_by_its_numbers(
     consumer.release()
     await bench.acked()
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     started = [r for r in found if r["event"] == "lane_started"]
     former, latter = (json.loads(r["detail"]) for r in started)
@@ -178,7 +178,7 @@ async def test_what_waited_for_what(bench: Bench, ledger: Ledger, tmp_path: Path
     await consumer.has(4)
     await bench.acked()
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     settled = reading.records(tmp_path / "ledger", "settled")
     assert [r["wait_cause"] for r in settled] == ["consumer", "window", "paused", None]
 
@@ -194,7 +194,7 @@ async def test_parked_messages_keep_their_place(bench: Bench, ledger: Ledger, tm
     await consumer.has(3)
     await eventually(lambda: bench.counter("settled") == 3)
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     found = reading.records(tmp_path / "ledger")
     parked = [r for r in found if r["event"] == "parked"]
     settled = [r for r in found if r["event"] == "settled"]

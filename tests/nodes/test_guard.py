@@ -35,7 +35,7 @@ def _is_running(pid: int) -> bool:
     """Whether the process runs; one that only waits for its parent's attention does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before or while it was read
         return False
 
 

@@ -67,7 +67,7 @@ def test_node_survives_kill9_and_a_clean_restart_and_leaves_nothing() -> None:
         assert len(processes) > 2, "the server, its port mapper and more"
     finally:
         node.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
     assert not directory.exists()
 
 

@@ -19,7 +19,7 @@ from dispatcher.settings import LedgerSettings
 from tests.pipeline.conftest import run_pipeline
 from tests.service.conftest import _plain_log, bench
 from tests.service.harness import Bench, document, lane
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 __all__ = ["_plain_log", "bench"]
 
@@ -55,7 +55,7 @@ async def test_owners_are_as_planned_and_who_left_is_named(
     await bench.acked("in")
     await bench.joined("c2")
     third = await bench.joined("c3")
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
 
     plan_file, config_file = tmp_path / "plan.json", tmp_path / "dispatcher.yaml"
     await asyncio.to_thread(run_pipeline, spark, tmp_path)

@@ -33,7 +33,7 @@ from tests.pipeline.conftest import Report, _stage, once, run_pipeline
 from tests.service.conftest import _plain_log
 from tests.service.harness import Bench, DispatcherProcess, document, lane
 from tests.service.reader import Reader
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 __all__ = ["_plain_log"]
 
@@ -87,7 +87,7 @@ async def _run_all(servers: Servers, folder: Path) -> set[tuple[str, int]]:
             copies = await deaths(benches[0])
             await readers(benches[1])
             await busy(benches[2])
-            assert ledger.stop(10)
+            assert ledger.stop(TIMEOUT_S)
             await killed(benches[3], folder)
     return copies
 
@@ -232,11 +232,11 @@ def _told(ledger: Path, event: str) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    return [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def test_what_a_killed_leader_told_nobody_is_known_from_its_journal(ran: Ran) -> None:

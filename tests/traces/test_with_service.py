@@ -30,7 +30,7 @@ from tests.ledger import reading
 from tests.service.harness import LANE, Bench, lane
 from tests.service.reader import Reader
 from tests.traces.conftest import Spans, event, events, outcome, trace_id
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -386,7 +386,7 @@ async def test_ledger_and_traces_hear_the_same(bench: Bench, spans: Spans, tmp_p
     await bench.joined("c1")
     await eventually(lambda: bench.counter("settled") == 1)
     await bench.stop()
-    assert ledger.stop(10)
+    assert ledger.stop(TIMEOUT_S)
     record = reading.one(reading.records(tmp_path / "ledger", "settled"))
     (span,) = await spans.ended(DISPATCH, 1)
     assert record["type"] == "invoice"
