@@ -124,7 +124,7 @@ async def _leader_and_consumer_die(stage: Stage) -> None:
     scene.start_consumer(life.consumer_id)
     leader.start()
     for dispatcher in scene.dispatchers:
-        await eventually(partial(stage.stands_by_or_is_blocked, dispatcher), 15, "a word of the alarm")
+        await eventually(partial(stage.stands_by_or_is_blocked, dispatcher), what="a word of the alarm")
     await stage.over()
 
 

@@ -52,7 +52,7 @@ async def test_no_room_at_all_for_a_while(vhost: Vhost, open_scene: OpenScene) -
     for _ in range(ROUNDS):
         refused = await metric(leader, REFUSED)
         _limit(vhost)
-        await eventually(partial(_rises, leader, refused), 15, "somebody refuses")
+        await eventually(partial(_rises, leader, refused), what="somebody refuses")
         _unlimit(vhost)
         await scene.all_live()  # who refuses already can't refuse in the next round
     await scene.verify()

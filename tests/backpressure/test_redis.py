@@ -73,7 +73,7 @@ async def _refused(scene: Scene, reason: str) -> None:
     assert reason in leader.logged("redis_unavailable")[-1]["problem"]
     assert (await asyncio.to_thread(leader.terminate))[0] == 0
     leader.start()
-    await eventually(partial(_says, leader, reason), 15, f"a start that says {reason}")
+    await eventually(partial(_says, leader, reason), what=f"a start that says {reason}")
 
 
 def _says(leader: object, reason: str) -> bool:

@@ -299,10 +299,10 @@ class Scene:
         await self.handled(self.started() + count, timeout_s)
 
     async def not_ready(self, reason: str) -> None:
-        """Wait until the leader's /readyz says why it does not dispatch."""
-        leader = await self.led()
+        """Wait until the leader's /readyz says why it does not dispatch: it may be another one by then."""
 
         async def refuses() -> bool:
+            leader = await self.led()
             status, text = await asyncio.to_thread(leader.get, "/readyz")
             return status == 503 and reason in text
 
