@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from tests.client.lane_stub import LANE
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 
 class Driven:
@@ -53,7 +53,7 @@ class Driven:
     def stop(self) -> None:
         self._write(type="stop")
 
-    async def ended(self, within_s: float = 10) -> int:
+    async def ended(self, within_s: float = TIMEOUT_S) -> int:
         """Its exit code."""
         await eventually(
             lambda: self._process.returncode is not None, within_s, what=f"its end: {self.complaints!r}"

@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 CONSUMER = "c1"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # the programs are built in it
 
 
 @pytest.fixture(params=["python", "node", "java", "go"])

@@ -215,7 +215,7 @@ async def test_a_concurrency_that_can_do_nothing_is_refused(
 
 async def outcome(command: list[str]) -> tuple[str, str]:
     """What a program that ends by itself wrote."""
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=20)
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
     return ended.stdout, ended.stderr
 
 
