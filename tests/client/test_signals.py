@@ -13,7 +13,7 @@ import pytest
 
 from tests.client.lane_stub import LaneStub
 from tests.conftest import Vhost
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 ROOT = Path(__file__).parents[2]
 #: Handles a message until its body is the name of a file that exists.
@@ -68,7 +68,7 @@ async def test_a_signal_finishes_what_is_in_hand(
         await eventually(lambda: lane.leaves)
         assert not me.taken
         two.touch()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0
     assert me.acked == seqs
 
 
@@ -83,5 +83,5 @@ async def test_a_second_signal_stops_at_once(
         process.terminate()
         await eventually(lambda: lane.leaves)
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 5) == 0
+        assert await asyncio.wait_for(process.wait(), TIMEOUT_S) == 0
     assert len(me.unsettled) == 1

@@ -21,7 +21,7 @@ from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
 from tests.redis_store.cluster_nodes import LocalCluster, ask, stopped
 from tests.redis_store.proxy import Proxy
-from tests.redis_store.sentinel_node import is_in_sync, is_master, watched_master
+from tests.redis_store.sentinel_node import PROMOTED_S, is_in_sync, is_master, watched_master
 from tests.service.harness import LANE
 from tests.spec.lane_bench import clause
 from tests.waiting import eventually
@@ -65,7 +65,7 @@ async def test_sentinel_promotes_a_replica_that_was_cut_off(vhost: Vhost, open_s
     with watched_master() as watched:
         scene = await open_scene(_at(vhost, watched.url), POLICY)
         await _killed_without_its_last_writes(scene, watched.master, watched.replica)
-        await eventually(lambda: is_master(watched.replica), 60, "the replica to be the master")
+        await eventually(lambda: is_master(watched.replica), PROMOTED_S, "the replica to be the master")
         await _goes_on_soon(scene)
         await _takes_over(scene)
 

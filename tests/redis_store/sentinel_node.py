@@ -20,6 +20,8 @@ from tests.waiting import wait_until
 
 SERVICE = "main"
 DOWN_AFTER_MS = 500
+#: A Sentinel that was kept from running for two seconds does nothing for the next 30 (TILT).
+PROMOTED_S = 120.0
 
 
 class LocalSentinel(LocalNode):

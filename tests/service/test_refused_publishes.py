@@ -21,14 +21,14 @@ from tests.service.operating import ordered
 from tests.service.program import program
 from tests.service.protocol_consumer import ProtocolConsumer, read_properties
 from tests.spec.lane_bench import clause
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 SIZE_MAX: Final = 10_000
 UNLIMITED: Final = 134_217_728
 LARGE: Final = bytes(2 * SIZE_MAX)
 KEPT: Final[dict[str, Any]] = {"history": {"max_age": "7d"}}
 #: What was refused is tried again after 1, 2, 4 … s: the next time may be as far away as the test has run.
-DEAD_S: Final = 40.0
+DEAD_S: Final = 2 * TIMEOUT_S
 
 
 async def limit(node: LocalRabbitMQ, size_max: int) -> None:

@@ -13,7 +13,7 @@ from dispatcher.redis_store import probe
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
-from tests.redis_store.sentinel_node import SERVICE, Watched, is_master, watched_master
+from tests.redis_store.sentinel_node import PROMOTED_S, SERVICE, Watched, is_master, watched_master
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
 
@@ -41,7 +41,7 @@ async def _works_over_a_fail_over(bench: Bench, watched: Watched, *, killed: boo
     else:
         with redis.Redis(host=LOOPBACK, port=watched.sentinel.port) as asking:
             asking.execute_command("SENTINEL", "FAILOVER", SERVICE)
-    await eventually(lambda: is_master(watched.replica), 30, "the replica to be the master")
+    await eventually(lambda: is_master(watched.replica), PROMOTED_S, "the replica to be the master")
     for number in range(MESSAGES, 2 * MESSAGES):
         client.send("in", bodies[number], f"g{number % GROUPS}")
     await consumer.has(2 * MESSAGES)
