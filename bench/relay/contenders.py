@@ -117,6 +117,7 @@ class Dispatcher(Contender):
     policy: ClassVar[str]
     keys: ClassVar[dict[str, Any]] = {}  # of the lane, beside its policy
     bundle: ClassVar[BundleLimits | None] = BUNDLE  # that its consumers ask for
+    process_type: ClassVar[type[DispatcherProcess]] = DispatcherProcess
 
     async def prepare(self) -> None:
         place = self._place
@@ -125,7 +126,7 @@ class Dispatcher(Contender):
             "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
             "prefix": place.redis_prefix, "lanes": {LANE: lane},
         }  # fmt: skip
-        self._process = DispatcherProcess(configuration)
+        self._process = self.process_type(configuration)
         await asyncio.to_thread(self._process.start)  # declares the lane's queues
         self._start_cpu_s = await self._settled_cpu_s()
         await asyncio.to_thread(self._process.stop)

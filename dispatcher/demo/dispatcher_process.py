@@ -27,6 +27,9 @@ class DispatcherProcess:
     Nothing of it outlives this process, however that ends.
     """
 
+    #: Python's module that runs it, and what that gets before the command.
+    program: tuple[str, ...] = ("dispatcher",)
+
     def __init__(self, configuration: dict[str, Any]) -> None:
         self._process = GuardedProcess("dispatcher")
         self.file = self._process.directory / "dispatcher.yaml"
@@ -64,7 +67,7 @@ class DispatcherProcess:
 
     def launch(self) -> None:
         """Start it without waiting."""
-        command = [sys.executable, "-m", "dispatcher", "run", "-c", str(self.file)]
+        command = [sys.executable, "-m", *self.program, "run", "-c", str(self.file)]
         self._process.start(command, dict(os.environ))
 
     def leads(self) -> bool:

@@ -1,0 +1,1 @@
+"""Where the dispatcher's CPU time goes. docs/benchmarks.md says how to read it."""
