@@ -172,8 +172,9 @@ async def _send(place: Place, meter: Meter, messages: int, per_second: int) -> N
 
 def _wait(meter: Meter, subject: Subject) -> Wait:
     assert meter.latencies_ms is not None
-    cuts = statistics.quantiles(meter.latencies_ms, n=100)
-    return Wait(cuts[49], cuts[98], max(meter.latencies_ms), subject.mb("VmHWM"))
+    latencies_ms = [*meter.latencies_ms.values()]
+    cuts = statistics.quantiles(latencies_ms, n=100)
+    return Wait(cuts[49], cuts[98], max(latencies_ms), subject.mb("VmHWM"))
 
 
 async def measure(stage: Stage, options: argparse.Namespace) -> Measured:

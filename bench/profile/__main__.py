@@ -12,30 +12,14 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from bench.command import Command
 from bench.profile.layers import by_layer
-from bench.relay.contenders import Contender, Dispatcher, Exclusive, Sequenced
+from bench.relay.observed import POLICIES, observed
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher import form
-from dispatcher.demo.dispatcher_process import DispatcherProcess
-
-POLICIES: Final[dict[str, type[Dispatcher]]] = {"exclusive": Exclusive, "sequenced": Sequenced}
-
-
-def sampled(policy: str, file: Path) -> type[Contender]:
-    """A dispatcher that writes to `file` what it worked on."""
-
-    class Process(DispatcherProcess):
-        program = ("bench.profile.sampled", str(file))
-
-        def close(self) -> None:
-            self.stop()  # one that is killed writes nothing
-            super().close()
-
-    return type("Sampled", (POLICIES[policy],), {"process_type": Process})
 
 
 def layers_us(measured: dict[str, Any], messages: int) -> dict[str, float]:
@@ -81,7 +65,8 @@ def main(given: list[str]) -> None:
         file = Path(folder) / "samples.json"
 
         async def measure(stage: Stage) -> None:
-            await stage.throughput(sampled(options.policy, file), options.messages, Shape(options.groups))
+            kind = observed(options.policy, "bench.profile.sampled", file)
+            await stage.throughput(kind, options.messages, Shape(options.groups))
 
         command.run(measure)
         measured = json.loads(file.read_text())

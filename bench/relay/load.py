@@ -45,6 +45,12 @@ def body(number: int, sent_at_ns: int = 0, size: int = BODY_BYTES) -> bytes:
     return head + b"x" * (size - len(head))
 
 
+def number_and_time(content: bytes) -> tuple[int, int]:
+    """A message's number, and the ns at which it was sent, from its body."""
+    head = content[: NUMBER_BYTES + SENT_AT_BYTES]
+    return int.from_bytes(head[:NUMBER_BYTES], "big"), int.from_bytes(head[NUMBER_BYTES:], "big")
+
+
 class Publisher:
     """One connection that publishes to one queue through the default exchange, with confirms."""
 

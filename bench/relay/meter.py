@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from bench.relay.load import NUMBER_BYTES, SENT_AT_BYTES
+from bench.relay.load import number_and_time
 
 
 class Meter:
@@ -15,7 +15,8 @@ class Meter:
         self.expected = expected
         self.count = 0
         self.first_at = self.last_at = 0.0
-        self.latencies_ms: list[float] | None = [] if latencies else None
+        #: From publish to arrival, by the messages' numbers.
+        self.latencies_ms: dict[int, float] | None = {} if latencies else None
         self.done = asyncio.Event()
         self.failure: str | None = None
 
@@ -26,8 +27,9 @@ class Meter:
         self.count += len(bodies)
         if self.latencies_ms is not None:
             now_ns = time.monotonic_ns()
-            at = slice(NUMBER_BYTES, NUMBER_BYTES + SENT_AT_BYTES)
-            self.latencies_ms += [(now_ns - int.from_bytes(body[at], "big")) / 1e6 for body in bodies]
+            for body in bodies:
+                number, sent_at_ns = number_and_time(body)
+                self.latencies_ms[number] = (now_ns - sent_at_ns) / 1e6
         if self.count >= self.expected and not self.done.is_set():
             self.last_at = time.monotonic()
             self.done.set()

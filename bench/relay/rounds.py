@@ -93,13 +93,14 @@ class Stage:
             publisher = Publisher(INBOUND, shape=shape)
             await publisher.open(place.amqp_url)
             await contender.start()
+            await contender.begun()
             await asyncio.sleep(min(WARM_UP_S, messages / per_second / 4))
             own_s = contender.own_cpu_s()
             await publisher.send_steadily(messages, per_second)
             await _until_done(meter, contender)
             await publisher.close()
             assert meter.latencies_ms is not None
-            cuts = statistics.quantiles(meter.latencies_ms, n=100)
+            cuts = statistics.quantiles(meter.latencies_ms.values(), n=100)
             return Latency(cuts[49], cuts[98], _us(_since(own_s, contender.own_cpu_s()), messages))
 
     def _broker_s(self) -> float | None:
