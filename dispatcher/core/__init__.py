@@ -43,11 +43,11 @@ Behind them stand, to look things up: `consumer_life` (the states of a consumer)
 capabilities keep of the whole lane for each other); `holds` (all that can keep messages from going, by
 their codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`,
 `orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
-`bounds`, `queue_ids`; `feature`, `features` and `signals` (how a capability plugs in, and which of them a
-lane has, in which order); `waiting` (messages that come back to wait, or wait no more, without an arrival
-or a hand-over); `ownership` (groups that leave their owner); `notices` (messages to consumers that are
-about themselves); `buckets`, `prefetch_window`, `deadlines` and `ignored_settles` (small parts of every
-lane); `checkpoint`.
+`bounds`, `queue_ids`; `settled_originals` (whose acks RabbitMQ may not have processed yet); `feature`,
+`features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
+`waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over);
+`ownership` (groups that leave their owner); `notices` (messages to consumers that are about themselves);
+`buckets`, `prefetch_window`, `deadlines` and `ignored_settles` (small parts of every lane); `checkpoint`.
 
 How a step runs. Handlers of events change state, and may add records and orders; they dispatch nothing. A
 group has a backlog for each inbound queue. A backlog is in at most one source: that of the group's owner,

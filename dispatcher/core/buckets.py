@@ -88,16 +88,27 @@ class Bucket(Group):
 
 
 class GroupMap:
-    """Which group the messages of an id belong to: the one of that id, or a bucket."""
+    """Which group the messages of an id belong to: the one of that id, or a bucket.
 
-    def __init__(self, buckets: int | None) -> None:
+    Not `grouped`: order binds none of them."""
+
+    def __init__(self, buckets: int | None, *, grouped: bool = True) -> None:
         self._buckets = buckets
+        self._grouped = grouped
+
+    def make_group(self, key: bytes, state: GroupState, next_epoch: Callable[[], int]) -> Group:
+        """A new group of that key; `next_epoch` is for what numbers its ids for itself."""
+        return Group(key, state) if self._buckets is None else Bucket(key, state, next_epoch)
 
     def key(self, group_id: bytes) -> bytes:
         """The key of the group; the same in every process and version."""
         if self._buckets is None:
             return group_id
         return b"bucket:%d/%d" % (crc32(group_id) % self._buckets, self._buckets)
+
+    def order_key(self, message: Original) -> bytes | None:
+        """The key of the group whose order binds the message; None: no order does."""
+        return self.key(message.group_id) if self._grouped and message.group_id is not None else None
 
     def named(self, name: bytes) -> bytes:
         """The key of the group that an operator names: by an id, or a bucket as it is shown."""

@@ -35,10 +35,10 @@ def checkpoint(state: LaneState, parts: Parts, *, everything: bool) -> Effects:
     records += [open_entry(message) for message in entries]
     records += [ended_entry(message, reason) for message, reason in state.ending.items()]
     for inbound in state.inbounds:
-        unproven = list(inbound.unproven)
+        unproven = list(inbound.settled.unproven)
         if inbound.recovery is not None:
             unproven = inbound.recovery.unmatched_settled() + unproven
-        records.append(SettledEntries(inbound.index, True, tuple(inbound.proven)))
+        records.append(SettledEntries(inbound.index, True, tuple(inbound.settled.proven)))
         records.append(SettledEntries(inbound.index, False, tuple(unproven)))
     records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(parts.recovery.adopted.settled())))
     records.append(NumbersUsed(NOBODY, state.epoch_counter))

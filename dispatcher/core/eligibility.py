@@ -1,9 +1,9 @@
 """Which messages may go now: decided here only.
 
-Four questions, from the widest to the narrowest: does something hold the whole lane; does something hold the
-group; may its first message go in its turn; can the consumer that would get it receive now. The first answer
-that is not None is the reason (`HoldKind`). The delivery pass and its lists obey these answers, and
-`explanation` renders the same ones for operators.
+Three questions, from the widest to the narrowest: does something hold the whole lane; does something hold the
+group; may its first message go in its turn. The first answer that is not None is the reason (`HoldKind`).
+Whether the consumer that would get it can receive now is `Consumer.may_receive`. The delivery pass and its
+lists obey these answers, and `explanation` renders the same ones for operators.
 
 Decisions change nothing. Who acts on one tells its owner (`LaneState.list_backlog`). A capability adds its
 own causes when it is made: a check of groups that operators have flagged, or of first messages. A lane
@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.holds import HoldKind, LaneHolds
-from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
+from dispatcher.core.model import FREE, OWNED, Group, GroupState, Original
 
 GroupCheck = Callable[[Group], HoldKind | None]
 HeadCheck = Callable[[Original], HoldKind | None]
@@ -26,14 +25,6 @@ _OF_GROUP_STATE: Final = {
     GroupState.RECOVERING: HoldKind.RECOVERING,
     GroupState.DRAINING: HoldKind.DRAINING,
     GroupState.BATCHED: HoldKind.BATCHED,
-}
-_OF_CONSUMER_STATE: Final = {
-    ConsumerState.EXPECTED: HoldKind.UNHEARD,
-    ConsumerState.REFUSING: HoldKind.QUEUE_FULL,
-    ConsumerState.LEAVING: HoldKind.LEAVING,
-    ConsumerState.LOST: HoldKind.LOST,
-    ConsumerState.MARKED: HoldKind.LOST,
-    ConsumerState.REVOKED: HoldKind.LOST,
 }
 
 
@@ -115,15 +106,3 @@ class Eligibility:
             if kind is not None:
                 return kind
         return None
-
-
-def consumer_held_by(consumer: Consumer) -> HoldKind | None:
-    """What keeps this consumer from the next message of a group that is its own."""
-    if consumer.may_receive:
-        return None
-    if consumer.receives:
-        return HoldKind.KEPT_FREE if consumer.alone_with is not None else HoldKind.PREFETCH_FULL
-    kind = _OF_CONSUMER_STATE[consumer.state]
-    if consumer.depth is not None:
-        return HoldKind.QUEUE_UNREAD if kind is HoldKind.LOST or kind is HoldKind.LEAVING else kind
-    return HoldKind.EVICTED if consumer.evicted_by is not None else kind

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
-from dispatcher.core.eligibility import Eligibility, consumer_held_by
+from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.holds import Facts, Hold, HoldKind
 from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
 from dispatcher.core.placement import Pool
@@ -24,6 +25,14 @@ GROUPS_NAMED: Final = 3
 _UP_TO_CONSUMER: Final = (
     HoldKind.ONE_AT_A_TIME, HoldKind.DRAINING, HoldKind.BATCHED, HoldKind.WINDOW_FULL, HoldKind.SUSPECT
 )  # fmt: skip
+_OF_CONSUMER_STATE: Final = {
+    ConsumerState.EXPECTED: HoldKind.UNHEARD,
+    ConsumerState.REFUSING: HoldKind.QUEUE_FULL,
+    ConsumerState.LEAVING: HoldKind.LEAVING,
+    ConsumerState.LOST: HoldKind.LOST,
+    ConsumerState.MARKED: HoldKind.LOST,
+    ConsumerState.REVOKED: HoldKind.LOST,
+}
 
 
 class LaneFacts(Protocol):
@@ -106,6 +115,18 @@ def consumer_hold(consumer: Consumer, group: Group) -> Hold | None:
     return (
         None if kind is None else Hold(kind, partial(_consumer, consumer, is_owner=group.owner is consumer))
     )
+
+
+def consumer_held_by(consumer: Consumer) -> HoldKind | None:
+    """What keeps this consumer from the next message of a group that is its own."""
+    if consumer.may_receive:
+        return None
+    if consumer.receives:
+        return HoldKind.KEPT_FREE if consumer.alone_with is not None else HoldKind.PREFETCH_FULL
+    kind = _OF_CONSUMER_STATE[consumer.state]
+    if consumer.depth is not None:
+        return HoldKind.QUEUE_UNREAD if kind is HoldKind.LOST or kind is HoldKind.LEAVING else kind
+    return HoldKind.EVICTED if consumer.evicted_by is not None else kind
 
 
 def waiting_heads(group: Group) -> Iterator[tuple[Backlog, Original]]:

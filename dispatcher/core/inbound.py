@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import QueueId, inbound_id
+from dispatcher.core.settled_originals import SettledOriginals
 
 #: The mean size of originals is that of about this many.
 SIZES_REMEMBERED: Final = 64
@@ -41,36 +41,20 @@ class UnownedSource:
         return next(iter(self.backlogs)).head()
 
 
-class Lines(Protocol):
-    """Messages in several lines that look like one deque."""
-
-    def __bool__(self) -> bool: ...
-
-    def popleft(self) -> Original: ...
-
-    def append(self, message: Original, /) -> None: ...
-
-    def extendleft(self, messages: Iterable[Original], /) -> None: ...
-
-    def remove(self, message: Original, /) -> None: ...
-
-
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("_line", "messages", "pool", "in_ring")
+    __slots__ = ("messages", "pool", "in_ring")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self._line: deque[Original] = deque()
-        #: The only line. A kind of source with several has them here.
-        self.messages: deque[Original] | Lines = self._line
+        self.messages: Any = deque()  # of Original; or what looks like it: optional/group_limit.py
         self.in_ring = False
 
     def head(self) -> Original | None:
         if not self.pool:
             return None
-        messages = self._line
+        messages: deque[Original] = self.messages
         while messages:
             if messages[0].state is WAITING:
                 return messages[0]
@@ -83,8 +67,8 @@ class Inbound:
 
     __slots__ = (
         "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
-        "ungrouped", "mean_bytes", "name", "paused", "proven", "ready", "recovery", "replaceable",
-        "spent", "_spare", "unacked", "unproven", "waiting", "weight", "window",
+        "ungrouped", "mean_bytes", "name", "paused", "ready", "recovery", "replaceable",
+        "settled", "spent", "_spare", "unacked", "waiting", "weight", "window",
     )  # fmt: skip
 
     def __init__(self, index: QueueId, name: str, weight: int, pool: Pool) -> None:
@@ -109,10 +93,7 @@ class Inbound:
         self.paused = False  # not fetched from because of the byte budget
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
-        # Settled originals, in settle order: their acks are on the way …
-        self.unproven: deque[tuple[tuple[int, int], bytes]] = deque()
-        # … or known to be processed. A killed broker forgets up to 32,768 of those of a busy classic queue.
-        self.proven: deque[tuple[tuple[int, int], bytes]] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
+        self.settled = SettledOriginals()
 
     # -- its backlogs --
 
@@ -177,19 +158,8 @@ class Inbound:
         """An original that is here ended, and its ack is on the way."""
         if message.state is IN_FLIGHT:
             self.in_flight -= 1
-        self.unproven.append((message.arrival, message.fingerprint))
+        self.settled.unproven.append((message.arrival, message.fingerprint))
         self.unacked -= 1
-
-    def prove(self, count: int) -> int:
-        """The broker has processed `count` more acks; returns how many of them were still unproven."""
-        unproven = self.unproven
-        if count < len(unproven):
-            self.proven.extend(unproven.popleft() for _ in range(count))
-            return count
-        proven = len(unproven)
-        self.proven.extend(unproven)
-        unproven.clear()
-        return proven
 
     def begin_to_wait(self) -> None:
         """One of its messages waits."""
@@ -210,10 +180,6 @@ class Inbound:
     def repay(self, cost: int) -> None:
         """The last one was dispatched out of its turn: the queue does not pay for it."""
         self.deficit += cost
-
-    def keep_proven(self, entries: Iterable[tuple[tuple[int, int], bytes]]) -> None:
-        """The acks of these settled originals are known to be processed."""
-        self.proven.extend(entries)
 
     def went_out(self) -> None:
         """One is in flight that this leader did not dispatch."""

@@ -19,7 +19,6 @@ from dispatcher.core.feature import has, merge_handlers
 from dispatcher.core.features import make_features
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.parking.queue import REST_MS
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 
@@ -28,11 +27,9 @@ class Lane:
     """One lane's decisions, from the snapshot that its leader read to the end of its leadership."""
 
     groups_reset_at_once = RESET_PER_STEP
-    parking_rest_ms = REST_MS
 
     def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
         self.state = state = LaneState(options, snapshot.lane_epoch, now_ms)
-        state.parking.rest_ms = self.parking_rest_ms
         self._delivery = DeliveryPass(state)
         self._parts = make_features(
             state, snapshot, self._delivery, resets_per_step=self.groups_reset_at_once
@@ -53,8 +50,6 @@ class Lane:
         replay = JournalReplay().read(snapshot.records)
         for feature in self._features:
             feature.load_first(snapshot, replay)
-        self._parts.recovery.load_entries(replay)
-        self._parts.groups.load_owners(snapshot.owners)
         for feature in self._features:
             feature.load(snapshot)
 

@@ -284,14 +284,6 @@ class Group:
             backlog = self.backlogs[inbound] = Backlog(self, inbound)
         return backlog
 
-    def forget_if_empty(self, backlog: Backlog) -> None:
-        """Give back the memory of a backlog that ran empty. A backlog that is kept has a message in front."""
-        if backlog.head() is None and self.backlogs is not None:
-            backlog.leave()
-            self.backlogs.pop(backlog.inbound, None)
-            if not self.backlogs:
-                self.backlogs = None
-
     def hand_out(self, message: Original) -> None:
         """The message goes to a consumer, with the next number under the epoch of the present assignment."""
         self.last_seq += 1

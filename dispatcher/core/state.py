@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from dispatcher.core.bounds import COUNTER_SHIFT
-from dispatcher.core.buckets import Bucket, GroupMap
+from dispatcher.core.buckets import GroupMap
 from dispatcher.core.deadlines import Deadlines
 from dispatcher.core.effects import Effects
 from dispatcher.core.eligibility import Eligibility
@@ -53,10 +53,8 @@ class LaneState(SharedFacts):
         self.effects = Effects()
         window = options.group_window
         self.first_window = NEVER_FULL if window is None else window.initial  # that a group begins with
-        group_map = GroupMap(options.buckets)
-        self.key_of = group_map.key  # of the group of an id
-        self.named_key = group_map.named  # of the group that an operator names, by an id or as shown
-        self.may_have_group = group_map.may_have  # of this key
+        self.group_map = GroupMap(options.buckets, grouped=options.policy.grouped)
+        self.key_of = self.group_map.key  # of the group of an id
         self.keys_are_ids = options.buckets is None  # then it is that id
         self.groups: dict[bytes, Group] = {}  # by key
         self.signals = Signals()
@@ -81,7 +79,7 @@ class LaneState(SharedFacts):
         self.ending: dict[Original, str] = {}
         self.acks: list[Original] = []  # of this step
         self.deadlines = Deadlines()
-        self.parking = ParkingQueues(self.eligibility, self.order_key)
+        self.parking = ParkingQueues(self.eligibility, self.group_map.order_key)
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
 
     def find(self, kind: type[F]) -> F | None:
@@ -109,26 +107,10 @@ class LaneState(SharedFacts):
         """The group of that key, made in that state when it is new."""
         group = self.groups.get(key)
         if group is None:
-            group = Group(key, state) if self.keys_are_ids else Bucket(key, state, self.next_epoch)
+            group = self.group_map.make_group(key, state, self.next_epoch)
             group.window = self.first_window
             self.groups[key] = group
         return group
-
-    def group_of(self, message: Original) -> Group | None:
-        """The group to which the message belongs, if there is one."""
-        if message.group is None and message.group_id is not None:
-            return self.groups.get(self.key_of(message.group_id))
-        return message.group
-
-    def order_key(self, message: Original) -> bytes | None:
-        """The key of the group whose order binds the message; None: no order does."""
-        if message.group_id is None or not self.policy.grouped:
-            return None
-        return self.key_of(message.group_id)
-
-    def named_group(self, name: bytes) -> Group | None:
-        """The group that an operator means."""
-        return self.groups.get(self.named_key(name))
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
         """Give a group to a consumer; its next message begins a new epoch."""
@@ -201,11 +183,6 @@ class LaneState(SharedFacts):
         backlog.listed_in = source
         if not source.in_ring:
             inbound.enlist(source)
-
-    def head_changed(self, backlog: Backlog) -> None:
-        """A message was taken out: forget the backlog if it is empty, else list it if it may be served."""
-        backlog.group.forget_if_empty(backlog)
-        self.list_backlog(backlog)
 
     def held_back(self, kind: HoldKind, group: Group, head: Original) -> None:
         """This message does not go in its turn: tell the feature that handles this cause."""

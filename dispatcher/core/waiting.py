@@ -10,11 +10,18 @@ from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.state import LaneState
 
 
+def group_of(state: LaneState, message: Original) -> Group | None:
+    """The group to which the message belongs, if there is one."""
+    if message.group is None and message.group_id is not None:
+        return state.groups.get(state.key_of(message.group_id))
+    return message.group
+
+
 def backlog_of(state: LaneState, message: Original) -> Backlog | None:
     """Where it waits; None: among those without a group, or on its way to another queue."""
     if message.relocation is not None:
         return None
-    group = state.group_of(message)
+    group = group_of(state, message)
     if group is None or group.backlogs is None or not state.policy.grouped:
         return None
     return group.backlogs.get(message.inbound)
@@ -74,6 +81,19 @@ def put_in_front(state: LaneState, message: Original, group: Group) -> None:
 # -- they wait no more --
 
 
+def forget_if_empty(state: LaneState, backlog: Backlog) -> None:
+    """Give back the memory of a backlog that ran empty. The caller must not keep it then: another group will
+    get it."""
+    if backlog.head() is None:
+        state.inbounds[backlog.inbound].forget_empty(backlog)
+
+
+def head_changed(state: LaneState, backlog: Backlog) -> None:
+    """A message was taken out: forget the backlog if it is empty, else list it if it may be served."""
+    forget_if_empty(state, backlog)
+    state.list_backlog(backlog)
+
+
 def remove_waiting(state: LaneState, message: Original) -> None:
     """A message that waited is found to be out already: it waits no more. Its group is kept for it."""
     backlog = backlog_of(state, message)
@@ -84,7 +104,7 @@ def remove_waiting(state: LaneState, message: Original) -> None:
     state.inbounds[message.inbound].end_to_wait()
     state.leave_wait(message)
     if backlog is not None:
-        state.head_changed(backlog)
+        head_changed(state, backlog)
 
 
 def leave_ungrouped(state: LaneState, message: Original) -> None:
@@ -101,6 +121,7 @@ def waits_no_more(state: LaneState, message: Original) -> None:
     backlog = backlog_of(state, message)
     message.relocation = None
     if backlog is not None:
-        state.head_changed(backlog)
-        state.forget_if_unused(backlog.group)
-        state.rested(backlog.group)
+        group = backlog.group
+        head_changed(state, backlog)
+        state.forget_if_unused(group)
+        state.rested(group)

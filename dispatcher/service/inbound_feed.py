@@ -210,8 +210,8 @@ class InboundFeed:
     def _settled_fingerprints(self) -> set[bytes]:
         """Of originals whose ack may not have reached the queue's leader. That an ack is proven does not say
         so: a node that doesn't see the leader answers a declare all the same."""
-        inbound = self._inbound
-        return {fingerprint for entries in (inbound.unproven, inbound.proven) for _, fingerprint in entries}
+        settled = self._inbound.settled
+        return {fingerprint for entries in (settled.unproven, settled.proven) for _, fingerprint in entries}
 
     def settle(self, tag: int) -> None:
         """This original has ended: ack it with the next flush."""

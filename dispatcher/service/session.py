@@ -382,7 +382,7 @@ class Session:
         named = {"group": text}
         show, why = self.views.group(named, headers=False), self.why(named)
         group_id = parse_group(text)
-        history = self._history_of_groups.of(group_id, self.lane.state.named_key(group_id))
+        history = self._history_of_groups.of(group_id, self.lane.state.group_map.named(group_id))
         return {"show": show, "why": why, "history": history}
 
     def latest_dead_letters(self) -> dict[str, Any]:

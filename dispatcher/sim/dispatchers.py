@@ -157,10 +157,13 @@ class SimLane(Lane):
     names of parking queues rest for less time than all that a run takes."""
 
     groups_reset_at_once = 2
-    parking_rest_ms = 1_000
 
     world: Environment
     process_name: str
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state.parking.rest_ms = 1_000
 
     def step(self, events: Iterable[Event], now_ms: int) -> Effects:
         events = list(events)

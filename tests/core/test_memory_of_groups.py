@@ -16,7 +16,7 @@ BYTES_MAX = 400
 def test_a_tracked_group_takes_at_most_400_bytes() -> None:
     lanes = Lanes(Case("few", 1, 4))
     for inbound in lanes.lane.state.inbounds:
-        inbound.proven = deque(maxlen=0)  # fingerprints of settled originals: bounded, and not of groups
+        inbound.settled.proven = deque(maxlen=0)  # bounded, and not of groups
     gc.collect()
     tracemalloc.start(1)
     try:

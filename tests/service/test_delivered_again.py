@@ -147,8 +147,8 @@ async def test_what_is_settled_may_come_again_too() -> None:
     assert not feed.comes("a", "b")
     for tag, name in ((1, "a"), (2, "b")):
         feed.feed.settle(tag)
-        feed.queue.unproven.append(((1, tag), name.encode().ljust(16)))
-    feed.queue.prove(1)
+        feed.queue.settled.unproven.append(((1, tag), name.encode().ljust(16)))
+    feed.queue.settled.prove(1)
     assert feed.comes("a", times=1), "its ack counts as proven"
     assert feed.comes("b", times=1)
 

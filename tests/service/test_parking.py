@@ -325,7 +325,7 @@ async def test_a_parked_group_survives_a_redis_that_comes_back_empty(bench: Benc
     session = bench.runners[LANE]._session
     assert session is not None
     inbound = session.lane.state.inbounds[0]
-    await eventually(lambda: not inbound.unproven, what="RabbitMQ has the acks of what was moved")
+    await eventually(lambda: not inbound.settled.unproven, what="RabbitMQ has the acks of what was moved")
     await bench.crash()
     store = redis.Redis.from_url(bench.vhost.redis_url)
     assert store.delete(*LaneKeys.of(bench.vhost.redis_prefix, LANE).all())

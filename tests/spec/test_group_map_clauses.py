@@ -160,7 +160,7 @@ def test_o15_memory_does_not_grow_with_ids() -> None:
         bench.sent.clear()
         bench.acked.clear()
         for inbound in bench.lane.state.inbounds:
-            inbound.unproven.clear()
+            inbound.settled.unproven.clear()
         gc.collect()
         sizes.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()

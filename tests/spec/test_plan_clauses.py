@@ -29,7 +29,7 @@ def applied(bench: LaneBench, *moves: list[Any], **arguments: Any) -> dict[str, 
 
 
 def owner(bench: LaneBench, group: str) -> str | None:
-    found = bench.lane.state.named_group(group.encode())
+    found = bench.lane.state.groups.get(group.encode())
     return found.owner.id if found is not None and found.owner is not None else None
 
 
@@ -110,7 +110,7 @@ def test_o33_a_group_that_nobody_owns_is_given_at_once() -> None:
         ("a", None, "two"), ("b", None, "one"),
     ]  # fmt: skip
     assert skipped(result) == {"c": "consumer nobody is not there"}
-    assert bench.lane.state.named_group(b"c") is None
+    assert bench.lane.state.groups.get(b"c") is None
     bench.arrive("a1", "b1", "b2")
     assert [bench.holder("a1"), bench.holder("b1"), owner(bench, "b")] == ["two", "one", "one"]
 
@@ -132,7 +132,7 @@ def test_o33_what_is_only_asked_changes_nothing() -> None:
     result = applied(bench, ROUND_TRIP, ["z", None, "two"], dry_run=True)
     assert (result["groups"], result["applied"]) == (2, False)
     assert owner(bench, "a") == "one"
-    assert bench.lane.state.named_group(b"z") is None
+    assert bench.lane.state.groups.get(b"z") is None
     assert names(bench.arrive("a2")) == ["a2"]
 
 

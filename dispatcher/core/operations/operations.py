@@ -49,6 +49,7 @@ from dispatcher.core.parking.scan import ParkedScan, parked_of, unread_queues
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import SettledEntries, Vanished
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import forget_if_empty
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
@@ -96,7 +97,7 @@ class Operations(Feature):
                 continue
             uuid = key.removeprefix(OPERATION).decode()
             group_key = parse_group(row["group"])
-            if not state.policy.grouped or not state.may_have_group(group_key):
+            if not state.policy.grouped or not state.group_map.may_have(group_key):
                 error = "the lane groups otherwise since it began: " + _of_row(uuid, row).outcome()
                 self._commands.done(uuid, {"error": error})
                 state.effects.operator_rows[key] = None
@@ -297,7 +298,7 @@ class Operations(Feature):
                 state.settled(message)
         state.counters["purged"] += len(scope)
         for backlog in list((group.backlogs or {}).values()):
-            group.forget_if_empty(backlog)
+            forget_if_empty(state, backlog)
         ended_by_others(state, group, scope)
         state.relist_backlogs(group)
 

@@ -22,7 +22,7 @@ from dispatcher.core.queue_ids import is_known_inbound
 from dispatcher.core.records import Discharged
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import backlog_of, put_in_front, wait_again
+from dispatcher.core.waiting import backlog_of, forget_if_empty, put_in_front, wait_again
 
 #: Published to a target and not yet answered: enough for the disk to be busy, and few enough that dispatches,
 #: which share the connection with them, don't wait. The first one goes alone.
@@ -105,11 +105,11 @@ class Transfers:
         self._state.effects.actions.append(SendTransfer(operation.uuid, message))
 
     def _take_out(self, operation: Operation, message: Original) -> None:
-        state, group = self._state, operation.group
+        state = self._state
         backlog = backlog_of(state, message)
         assert backlog is not None
         backlog.messages.remove(message)  # it stands in front, or nearly
-        group.forget_if_empty(backlog)
+        forget_if_empty(state, backlog)
         state.inbounds[message.inbound].end_to_wait()
         state.leave_wait(message)
         message.become(MessageState.TRANSFERRING)

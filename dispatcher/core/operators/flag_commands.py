@@ -69,7 +69,7 @@ class Flags(Feature):
         state = self._state
         for key, row in self._loaded.items():
             group_key = key.removeprefix(GROUP)
-            if state.policy.grouped and state.may_have_group(group_key):
+            if state.policy.grouped and state.group_map.may_have(group_key):
                 load_flags(state, state.group_of_key(group_key), row)
             else:  # of another group map: there is no such group in this lane
                 state.effects.operator_rows[key] = None
@@ -114,7 +114,7 @@ class Flags(Feature):
             if not may_be_new:
                 hint = "`groups pause --new` pauses one before that"
                 raise CommandRefused(f"{unknown}; {hint}") from None
-        return state.group_of_key(state.named_key(group_argument(arguments)))
+        return state.group_of_key(state.group_map.named(group_argument(arguments)))
 
     def _set_lane_paused(self, *, paused: bool) -> Row:
         state = self._state

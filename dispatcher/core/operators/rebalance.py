@@ -219,7 +219,7 @@ class NoSuchGroup(CommandRefused):
 
 def known(state: LaneState, group_id: bytes) -> Group:
     """The group that an operator means. Raises NoSuchGroup."""
-    group = state.named_group(group_id)
+    group = state.groups.get(state.group_map.named(group_id))
     if group is None:
         shown = format_group(group_id)
         raise NoSuchGroup(f"no group {shown!r} is known here: it has no waiting messages and no owner")

@@ -75,7 +75,7 @@ class RebalancePlan(Feature):
         for each in told:
             match each:
                 case [str() as group, owner, str() as target] if owner is None or isinstance(owner, str):
-                    key = self._state.named_key(parse_group(group))
+                    key = self._state.group_map.named(parse_group(group))
                     if found.setdefault(key, (key, owner, target)) != (key, owner, target):
                         raise CommandRefused(f"moves: {format_group(key)} is named twice")
                 case _:

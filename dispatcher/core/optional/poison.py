@@ -29,7 +29,7 @@ from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import backlog_of
+from dispatcher.core.waiting import backlog_of, head_changed
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 
 REASON_POISON: Final = "poison"
@@ -218,7 +218,7 @@ class Suspects(Feature):
                 state.assign(group, consumer, GroupState.OWNED if tops_up else GroupState.BATCHED)
             backlog.messages.popleft()
             self._delivery.dispatch(inbound, message, consumer, group)
-            state.head_changed(backlog)
+            head_changed(state, backlog)
         inbound.repay(message.cost)
 
     def _keep_for(self, consumer: Consumer, message: Original) -> None:

@@ -55,5 +55,5 @@ def count_elsewhere(state: LaneState, group: Group, here: list[Original]) -> int
     read = sum(message.is_parked for message in here)
     queues = [state.parking[index] for index in state.parking.route(group)]
     on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.published.values())]
-    count = sum(state.order_key(message) == group.id for message in on_their_way)
+    count = sum(state.group_map.order_key(message) == group.id for message in on_their_way)
     return max(0, state.parking.parked(group) - read) + count

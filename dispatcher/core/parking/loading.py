@@ -49,7 +49,7 @@ def _load_members(state: LaneState, queue: ParkingQueue, parked: ParkingReplay) 
     """Which groups go there. A lane that grouped otherwise before had other groups: then any may."""
     grouped = state.policy.grouped
     for member in parked.routes.get(queue.index, ()):
-        if grouped and member != ANY_GROUP and state.may_have_group(member):
+        if grouped and member != ANY_GROUP and state.group_map.may_have(member):
             queue.members[member] = 0
         else:
             queue.unknown |= grouped
@@ -83,7 +83,7 @@ def _since_ms(state: LaneState, queue: ParkingQueue) -> dict[bytes | None, int]:
     them."""
     since_ms = dict(queue.since_ms)
     for message in queue.here.values():
-        key = state.order_key(message)
+        key = state.group_map.order_key(message)
         since_ms[key] = min(since_ms.get(key, message.waits_since_ms), message.waits_since_ms)
     return since_ms
 

@@ -44,7 +44,7 @@ from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, parking_id
 from dispatcher.core.records import Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import leave_ungrouped, waits_since_ms
+from dispatcher.core.waiting import forget_if_empty, group_of, leave_ungrouped, waits_since_ms
 
 #: When a look-ahead is full of blocked messages for this time, messages behind it could go.
 BLOCKED_MS: Final = 20
@@ -310,7 +310,7 @@ class Parking(Feature):
     def _group_of(self, message: Original) -> Group | None:
         if message.group_id is None or not self._state.policy.grouped:
             return None
-        return self._state.group_of(message)
+        return group_of(self._state, message)
 
     def _look_for_old(self) -> None:
         """Park messages that have waited for too long (RabbitMQ closes the channel of a client that holds one
@@ -411,7 +411,7 @@ class Parking(Feature):
             for message in _pop_behind(backlog, target.index):
                 self._state.suspects.discard(message)
                 self._relocations.wait(message, target)
-            group.forget_if_empty(backlog)
+            forget_if_empty(self._state, backlog)
         self._state.parking.refresh_demand(group)
         if self._is_reparked_first(group):
             self._reparking.note(group, self._state.now_ms)

@@ -262,7 +262,7 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         self.member_of = member_of
         #: Part of every group's route: queues that were found after Redis had forgotten the routes.
         self.default_route: tuple[QueueId, ...] = ()
-        #: Until when the names of deleted queues are not given again, ms since 1970 (REST_MS).
+        #: When queues were deleted whose names are not given again for `rest_ms`: ms since 1970.
         self.resting: dict[QueueId, int] = {}
         self.rest_ms = REST_MS
         self.unconfirmed = 0  # relocations published and not answered
@@ -282,11 +282,12 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
 
     def rest(self, index: QueueId, now_ms: int) -> None:
         """Give its name to no other queue for a while."""
-        self.resting[index] = now_ms + self.rest_ms
+        self.resting[index] = now_ms
 
     def rests(self, index: QueueId, now_ms: int) -> bool:
         """Whether a queue of that name was deleted a short while ago."""
-        return now_ms < self.resting.get(index, 0)
+        deleted_ms = self.resting.get(index)
+        return deleted_ms is not None and now_ms < deleted_ms + self.rest_ms
 
     def is_reading(self) -> bool:
         """Something may come that could be dispatched."""

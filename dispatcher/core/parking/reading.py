@@ -18,7 +18,7 @@ from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import backlog_of, leave_ungrouped
+from dispatcher.core.waiting import backlog_of, group_of, head_changed, leave_ungrouped
 
 #: Messages fetched at a time: each is a request of its own, and one that is fetched for nothing is held.
 READ_MAX: Final = 100
@@ -218,7 +218,7 @@ class ParkedReading(Feature):
         that an operation takes from here stay."""
         if message.group_id is None or not self._state.policy.grouped:
             return True
-        group = self._state.group_of(message)
+        group = group_of(self._state, message)
         return (
             group is not None
             and not is_transferring(group)
@@ -240,7 +240,7 @@ class ParkedReading(Feature):
                 leave_ungrouped(state, message)
         for backlog in backlogs:
             backlog.messages = deque(message for message in backlog.messages if message not in messages)
-            state.head_changed(backlog)
+            head_changed(state, backlog)
 
     def _leave(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state

@@ -14,6 +14,7 @@ from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.state import LaneState
+from dispatcher.core.waiting import group_of
 
 _WAITING = (MessageState.WAITING, MessageState.RELOCATING)
 
@@ -98,7 +99,7 @@ class ParkedScan:
 
 def is_of(state: LaneState, message: Original, group: Group) -> bool:
     """Whether a message, perhaps one that moves, is of this group."""
-    return state.group_of(message) is group
+    return group_of(state, message) is group
 
 
 def unread_queues(state: LaneState) -> list[str]:

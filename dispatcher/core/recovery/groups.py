@@ -36,7 +36,7 @@ class GroupRecovery:
     def load_owners(self, rows: dict[bytes, OwnerRow]) -> None:
         """Take over the owners that Redis names. The open entries must have been loaded before."""
         state = self._state
-        disowning, may_have_group = state.signals.disowning, state.may_have_group
+        disowning, may_have_group = state.signals.disowning, state.group_map.may_have
         may_own = state.by_number.items() if state.policy.keeps_owner else ()
         usable = {number: consumer for number, consumer in may_own if consumer.stays}
         for group_id, row in rows.items():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
@@ -52,6 +53,7 @@ class Recovery(Feature):
         self._groups = groups
         self._elsewhere = elsewhere
         self._broker_restarted = broker_restarted
+        self._replay: JournalReplay | None = None  # until it is loaded
         self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
         self.adopted = AdoptedMessages(state)
         self.lost_originals = LostOriginals(state)
@@ -67,8 +69,18 @@ class Recovery(Feature):
 
     # -- loading --
 
-    def load_entries(self, replay: JournalReplay) -> None:
-        """Take over what the journal says. Consumers must have been loaded before."""
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+        self._replay = replay
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take over the open entries, then the owners. Consumers have been loaded; no other feature loads
+        anything before this."""
+        replay, self._replay = self._replay, None
+        assert replay is not None
+        self._load_entries(replay)
+        self._groups.load_owners(snapshot.owners)
+
+    def _load_entries(self, replay: JournalReplay) -> None:
         state = self._state
         state.epoch_counter = max(state.epoch_counter, replay.highest_epoch)
         for number, consumer in state.by_number.items():
@@ -77,8 +89,8 @@ class Recovery(Feature):
             inbound.recovery = ExpectedRedeliveries()
             unproven = replay.unproven.get(inbound.index, {})
             inbound.recovery.expect_unproven(unproven)
-            inbound.keep_proven(replay.proven.get(inbound.index, ()))
-            proven = {a: fp for a, fp in inbound.proven if a not in unproven}  # else acked once more
+            inbound.settled.add_proven(replay.proven.get(inbound.index, ()))
+            proven = {a: fp for a, fp in inbound.settled.proven if a not in unproven}  # else acked once more
             inbound.recovery.expect_proven(proven, broker_restarted=self._broker_restarted)
         self.adopted.load_settled(replay.unproven.get(UNKNOWN_INBOUND, {}))
         entries = replay.finish()
@@ -258,7 +270,7 @@ class Recovery(Feature):
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
             if not message.is_parked:
-                self._state.inbounds[message.queue].keep_proven([entry])
+                self._state.inbounds[message.queue].settled.add_proven([entry])
             else:
                 self._elsewhere.is_settled(message)
             return [SettledEntries(message.queue, True, (entry,))]
@@ -330,7 +342,7 @@ class Recovery(Feature):
         for message in recovery.all_open():
             self.vanish(message)
         if arrived := recovery.unmatched_settled():  # their acks had reached the broker
-            inbound.keep_proven(arrived)
+            inbound.settled.add_proven(arrived)
             self._state.effects.records.append(SettledEntries(inbound.index, True, tuple(arrived)))
         inbound.recovery = None
         self.proven(inbound, recovery.proven_meanwhile)
@@ -341,6 +353,6 @@ class Recovery(Feature):
         if inbound.recovery is not None:
             inbound.recovery.proven_meanwhile += count
             return
-        count = inbound.prove(count)
+        count = inbound.settled.prove(count)
         if count:
             self._state.effects.records.append(ProvenAcks(inbound.index, count))

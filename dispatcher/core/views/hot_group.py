@@ -90,7 +90,7 @@ class HotGroupWatch(Feature):
     def _arrived(self, event: MessagesArrived) -> None:
         """Messages that recovery knew came in before. They are settled by now: an entry stands for each."""
         self._counted.pass_time(self._state.now_ms)
-        key_of = self._state.order_key
+        key_of = self._state.group_map.order_key
         if self._state.policy.grouped and self._state.keys_are_ids:  # no call for each message
             new = [m.group_id for m in event.messages if m.state is not SETTLED]
         else:

@@ -274,7 +274,7 @@ class Views:
         if not isinstance(text, str):
             raise CommandRefused("name a group")
         group_id = parse_group(text)
-        group = self._state.named_group(group_id)
+        group = self._state.groups.get(self._state.group_map.named(group_id))
         if group is None and any(message.group_id == group_id for message in self._state.undeliverable):
             group = Group(group_id)
         if group is None:

@@ -233,7 +233,7 @@ class _Forgetful(deque[Any]):
 def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> None:
     """A checkpoint forgets settled originals whose acks are not proven."""
     for inbound in lane.state.inbounds:
-        inbound.unproven = _Forgetful()
+        inbound.settled.unproven = _Forgetful()
 
 
 @planted("liveness", "order", "overlap", seed=545)
