@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ from dispatcher.nodes.servers import PrivateServers, Servers, open_servers, serv
 from tests.waiting import wait_until
 
 _SHARED = pytest.StashKey[contextlib.ExitStack]()
+
+
+def pytest_configure() -> None:
+    """What runs in the background of a shell ignores Ctrl-C, and so would programs that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
