@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline import order_audit
-from dispatcher.pipeline.few_rows import few
+from dispatcher.pipeline.few_rows import FEW, few
 from dispatcher.pipeline.gaps import Gap
 from dispatcher.pipeline.hand_overs import OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
@@ -144,8 +144,9 @@ class Audit:
             remarkable = remarkable.join(self._touched, [*GROUP], "left_semi")
         remarkable = self._persist(remarkable)
         found = order_audit.no_violations(self._hands)
-        if not remarkable.isEmpty():
-            closer = self._persist(self._hands.join(remarkable, [*GROUP], "left_semi"))
+        if count := remarkable.count():
+            chosen = few(remarkable) if count <= FEW else remarkable
+            closer = self._persist(self._hands.join(chosen, [*GROUP], "left_semi"))
             found = order_audit.violations(self._spark, closer, self._known)
         elif self._former is None:
             nothing = to_arrow_schema(found.schema, timezone="UTC").empty_table()

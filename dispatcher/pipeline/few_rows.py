@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 PARTS = "spark.sql.shuffle.partitions"
+#: More rows than that are not sent to every machine.
+FEW = 200_000
 
 
 def few(table: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event, WaitCause
-from dispatcher.pipeline.few_rows import few
+from dispatcher.pipeline.few_rows import FEW, few
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
@@ -30,8 +30,6 @@ WAITS: Final = tuple(f"wait_{cause}_us" for cause in WaitCause)
 
 #: Arrivals of a queue that lie together in one block, so that new records concern few blocks.
 _BLOCK: Final = 1_000_000
-#: More rows than that are not sent to every machine.
-_FEW: Final = 200_000
 _HAND: Final = (
     "order_turn", "attempt", "dispatched_at", "committed_at", "confirmed_at", "ended_at", "outcome",
     "consumer", "wait_cause", "calls", "turn", "began_turn", "reason", "order_seq",
@@ -93,7 +91,7 @@ def lifecycle(
     )  # fmt: skip
     at_once = F.coalesce((F.col("outcome") == Event.SETTLED) & (F.col("attempt") == 1), F.lit(False))
     others = persist(_told_by_several(handed.where(at_once), handed.where(~at_once), about))
-    if are_few or (are_few is None and others.count() <= _FEW):
+    if are_few or (are_few is None and others.count() <= FEW):
         others = few(others)
     rows = handed.join(others, [*MESSAGE], "left_semi").unionByName(about, allowMissingColumns=True)
     several = rows.groupBy(*MESSAGE).agg(

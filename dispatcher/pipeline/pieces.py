@@ -15,7 +15,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatcher.pipeline.few_rows import PARTS, few
+from dispatcher.pipeline.few_rows import FEW, PARTS, few
 from dispatcher.pipeline.gaps import Gap, Window
 from dispatcher.pipeline.hand_overs import (
     ENDS,
@@ -37,8 +37,6 @@ from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, KEPT, RECORDS
 DATE: Final = "date"
 #: In the place of a date: what the records of several ones tell together.
 ACROSS: Final = "across"
-#: More rows than that are not sent to every machine.
-_FEW: Final = 200_000
 
 
 def stand_alone(found: Found) -> bool:
@@ -160,7 +158,7 @@ class Pieces:
         whole, so that dates can't be told apart."""
         loose = self._persist(about_hand_overs(self.records))
         keys = self._persist(loose.select(*KEY).distinct())
-        are_few = self._is_in_one_part() or keys.count() <= _FEW
+        are_few = self._is_in_one_part() or keys.count() <= FEW
         told = self.read(HAND_OVERS).join(few(keys) if are_few else keys, [*KEY], "left_semi")
         told = self._persist(told.select(*KEY, F.struct("turn", "ordinal").alias("at")))
         if are_few:  # then to exchange them takes longer than one core takes for all

@@ -43,6 +43,7 @@ from dispatcher.pipeline.report_folder import (
     report_folder,
 )
 from dispatcher.pipeline.session import (
+    JAVA_OPTIONS,
     connector_missing_in,
     heap_setting,
     no_room_in,
@@ -68,20 +69,28 @@ _SHARES: Final = {
     "statistics": (13, 31), "hot groups and stalls": (4, 2), "fairness": (12, 3), "cost model": (1, 1),
     "summary": (3, 2),
 }  # fmt: skip
-#: With few records most of the time goes into compiling what runs over them.
-_SMALL: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+#: For ledgers of every size.
+_SETTINGS: Final = {
+    # Else Spark plans each stage anew when the one before is over, and makes it a job of its own: that takes
+    # longer than a better plan saves. The number of parts comes from the ledger's files, and small tables are
+    # counted (`few_rows`).
     "spark.sql.adaptive.enabled": "false",
-    # To send a table to every machine is a job, too, as is to list many folders elsewhere.
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # To list many folders elsewhere is a job, too.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Dates and lanes of a table are written beside each other, without sorting the rows by them.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
-    # Java verifies the code of each class that it loads: Spark's own, twenty thousand of them.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 }
+#: With few records to generate code takes longer than to do without.
+_SMALL: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # To send a table to every machine is a job, too.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+#: Java verifies the code of each class that it loads: Spark's own, twenty thousand of them.
+_UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+#: Up to this many records Java's second compiler takes more time than its faster code saves.
+_ONE_COMPILER_RECORDS: Final = 500_000
 
 
 def look(ledger: str, window: Window, report: Path | None = None) -> Found:
@@ -141,7 +150,12 @@ def fitting(found: Found) -> dict[str, str]:
 
 def fitting_records(records: int) -> dict[str, str]:
     """The same, for this number of records."""
-    return {**(_SMALL if records <= _FEW_RECORDS else {}), **heap_setting(records)}
+    is_small = records <= _FEW_RECORDS
+    java = [_UNVERIFIED, "-XX:+UseSerialGC" if is_small else "-XX:+UseParallelGC"]
+    if records <= _ONE_COMPILER_RECORDS:
+        java.append("-XX:TieredStopAtLevel=1")
+    small = _SMALL if is_small else {}
+    return {**_SETTINGS, **small, JAVA_OPTIONS: " ".join(java), **heap_setting(records)}
 
 
 def stage_shares(found: Found) -> dict[str, float]:
@@ -151,10 +165,16 @@ def stage_shares(found: Found) -> dict[str, float]:
 
 
 def divide_work(spark: SparkSession, records: int) -> None:
-    """As many parts as fit into memory, and keep all cores busy; what the user has set is left so."""
+    """As many parts as fit into memory, and keep cores busy; what the user has set is left so."""
     if not spark.sparkContext.getConf().contains(PARTS):
-        cores = spark.sparkContext.defaultParallelism if records > _FEW_RECORDS else 1
-        spark.conf.set(PARTS, max(cores, -(-records // _RECORDS_PER_PART)))
+        spark.conf.set(PARTS, parts(records, spark.sparkContext.defaultParallelism))
+
+
+def parts(records: int, cores: int) -> int:
+    """How many parts these records are divided into: the cores get one each as far as it is worth a core's
+    while, and more where it would not fit into memory."""
+    worth = -(-records // _FEW_RECORDS)
+    return max(1, min(cores, worth), -(-records // _RECORDS_PER_PART))
 
 
 def _records(found: Found) -> int:

@@ -59,7 +59,7 @@ _LAST_S: Final = 30
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 #: The session of a `spark_session` that is not over.
 _open: Final[list[Any]] = []
-_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _ASCII_LOCALES: Final = ("C", "POSIX")
 _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -161,7 +161,7 @@ def _wanted(settings: dict[str, str], *, submitted: bool) -> dict[str, str]:
     """`settings`, with the heap that counts."""
     wanted = dict(settings)
     if submitted:  # its Java process is there
-        for name in (_HEAP, _JAVA_OPTIONS):
+        for name in (_HEAP, JAVA_OPTIONS):
             wanted.pop(name, None)
     elif heap := os.environ.get(HEAP_VARIABLE):
         wanted[_HEAP] = heap
@@ -205,7 +205,7 @@ def _is_met(session: Any, name: str, wanted: str, has: str) -> bool:
     if name == _HEAP:
         in_mib = session._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsMb
         return bool(in_mib(wanted) <= in_mib(has))
-    if name == _JAVA_OPTIONS:
+    if name == JAVA_OPTIONS:
         return {*wanted.split()} <= {*has.split()}
     return wanted == has
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.pipeline.run import fitting_records
+from dispatcher.pipeline.run import fitting_records, parts
 from dispatcher.pipeline.session import await_end, heap_mib, spark_session
 from tests.pipeline.conftest import QUICK_JAVA
 
@@ -89,6 +89,25 @@ def test_the_heap_grows_with_the_ledger_up_to_half_of_the_memory() -> None:
     assert [heap_mib(records) for records in (0, 10_000_000)] == [1_024, 1_024]
     assert [heap_mib(records) for records in (10_000_001, 45_000_000)] == [min(2_048, most), min(5_120, most)]
     assert fitting_records(45_000_000)["spark.driver.memory"] == f"{heap_mib(45_000_000)}m"
+
+
+def test_settings_of_spark_and_java_suit_the_ledger() -> None:
+    for records, java, is_compiled in (
+        (50_000, {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, False),
+        (50_001, {"-XX:TieredStopAtLevel=1", "-XX:+UseParallelGC"}, True),
+        (500_000, {"-XX:TieredStopAtLevel=1", "-XX:+UseParallelGC"}, True),
+        (500_001, {"-XX:+UseParallelGC"}, True),
+    ):
+        found = fitting_records(records)
+        assert found["spark.sql.adaptive.enabled"] == "false"
+        assert ("spark.sql.codegen.wholeStage" in found) is not is_compiled
+        unverified = {"-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"}
+        assert {*found[JAVA_OPTIONS].split()} == java | unverified
+
+
+def test_the_number_of_parts_grows_with_the_ledger() -> None:
+    assert [parts(records, 8) for records in (0, 50_000, 50_001, 150_001)] == [1, 1, 2, 4]
+    assert [parts(records, 8) for records in (400_001, 2_000_000, 2_000_001)] == [8, 8, 9]
 
 
 def test_a_java_process_that_does_not_end_is_killed() -> None:
