@@ -75,7 +75,9 @@ _SETTINGS: Final = {
     # longer than a better plan saves. The number of parts comes from the ledger's files, and small tables are
     # counted (`few_rows`).
     "spark.sql.adaptive.enabled": "false",
-    # To list many folders elsewhere is a job, too.
+    # To send a table to every machine is a job, too: only those that are known to be small are sent.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    # To list many folders elsewhere is another one.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Dates and lanes of a table are written beside each other, without sorting the rows by them.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
@@ -84,8 +86,6 @@ _SETTINGS: Final = {
 _SMALL: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # To send a table to every machine is a job, too.
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 #: Java verifies the code of each class that it loads: Spark's own, twenty thousand of them.
 _UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"

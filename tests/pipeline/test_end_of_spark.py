@@ -100,6 +100,7 @@ def test_settings_of_spark_and_java_suit_the_ledger() -> None:
     ):
         found = fitting_records(records)
         assert found["spark.sql.adaptive.enabled"] == "false"
+        assert found["spark.sql.autoBroadcastJoinThreshold"] == "-1"
         assert ("spark.sql.codegen.wholeStage" in found) is not is_compiled
         unverified = {"-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"}
         assert {*found[JAVA_OPTIONS].split()} == java | unverified
