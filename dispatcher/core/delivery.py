@@ -108,20 +108,16 @@ class DeliveryPass:
         group = backlog.group
         for number in range(size):
             head = backlog.head()
-            if head is None or (number and self._breaks_off(group, head)):
+            if head is None:
+                break
+            if number and (kind := self._eligibility.head_held_by(head)) is not None:
+                self._state.held_back(kind, group, head)  # its backlog is not listed again before a settle
                 break
             message = backlog.messages.popleft()
             self.dispatch(inbound, message, consumer, group)
             if message.closing:
                 break
         self._served(inbound, backlog)
-
-    def _breaks_off(self, group: Group, head: Original) -> bool:
-        """The batch ends before this message."""
-        kind = self._eligibility.head_held_by(head)
-        if kind is HoldKind.NUMBER_MISSING:  # its wait begins now, although nothing is listed before a settle
-            self._state.held_back(kind, group, head)
-        return kind is not None
 
     def _serve_ungrouped(self, inbound: Inbound, source: UngroupedSource) -> None:
         pool = self._state.pool

@@ -91,18 +91,13 @@ class Eligibility:
 
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""
-        if head.attempt and (kind := self.retry_held_by(head)) is not None:
-            return kind
+        if head.attempt:
+            for retry_check in self.retry_checks:
+                kind = retry_check(head)
+                if kind is not None:
+                    return kind
         for head_check in self.head_checks:
             kind = head_check(head)
-            if kind is not None:
-                return kind
-        return None
-
-    def retry_held_by(self, message: Original) -> HoldKind | None:
-        """What keeps a message that was handed over before from going among the others."""
-        for retry_check in self.retry_checks:
-            kind = retry_check(message)
             if kind is not None:
                 return kind
         return None

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
-from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import Pool
-from dispatcher.core.queue_ids import QueueId, inbound_id
+from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.settled_originals import SettledOriginals
 
 #: The mean size of originals is that of about this many.
@@ -71,7 +70,7 @@ class Inbound:
         "settled", "spent", "_spare", "unacked", "waiting", "weight", "window",
     )  # fmt: skip
 
-    def __init__(self, index: QueueId, name: str, weight: int, pool: Pool) -> None:
+    def __init__(self, index: QueueId, name: str, weight: int, window: int, pool: Pool) -> None:
         self.index = index
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
@@ -85,7 +84,7 @@ class Inbound:
         self.in_flight = 0
         self.dispatched = 0  # since start
         self.spent = 0  # what that cost
-        self.window = 1  # originals that may be here at a time, beside what a former window let in
+        self.window = window  # originals that may be here at a time, beside what a former window let in
         self.latest = (0, 0)  # arrival of the latest original
         self.mean_bytes = 0.0  # that the latest originals took; 0: none came
         #: Of groups whose only message went out: a group that has one at a time would make them each time.
@@ -218,11 +217,3 @@ class Inbound:
 def any_recovering(inbounds: Iterable[Inbound]) -> bool:
     """Messages that were here under the former leader may still be on their way."""
     return any(inbound.recovery is not None for inbound in inbounds)
-
-
-def make_inbounds(options: LaneOptions, pool: Pool) -> list[Inbound]:
-    """The lane's inbound queues."""
-    made = [Inbound(inbound_id(n), name, weight, pool) for n, (name, weight) in enumerate(options.inbounds)]
-    for inbound in made:
-        inbound.window = options.look_ahead
-    return made

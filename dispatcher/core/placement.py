@@ -92,14 +92,12 @@ class Pool:
             self._leave(consumer)
 
     def given(self, consumer: Consumer) -> None:
-        """It was given something: it goes behind the others in both orders."""
-        if consumer.pool_level >= 0:
-            self._turn.move_to_end(consumer)
-            self._levels[consumer.pool_level].move_to_end(consumer)
-            self.level_changed(consumer)
+        """It was given a group: it goes behind the others in both orders."""
+        self.sent_to(consumer)
+        self.level_changed(consumer)
 
     def sent_to(self, consumer: Consumer) -> None:
-        """A message went out to it: the same."""
+        """A message went out to it: the same. Its level changes only if that counts messages."""
         level = consumer.pool_level
         if level >= 0:
             self._turn.move_to_end(consumer)

@@ -59,6 +59,8 @@ class Signals:
     failing: list[Callable[[Original, str], bool]] = field(default_factory=list)
     #: Its consumer has it no more: the listener that keeps it has it wait again.
     kept: list[MessageListener] = field(default_factory=list)
+    #: A message without a group waits that was handed over before. True: this listener has it wait alone.
+    setting_aside: list[Callable[[Original], bool]] = field(default_factory=list)
     #: It was in flight, and waits once more.
     returned: list[MessageListener] = field(default_factory=list)
     #: It has an entry, and its original did not come back.

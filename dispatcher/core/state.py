@@ -15,7 +15,7 @@ from dispatcher.core.explanation import Explanation
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
-from dispatcher.core.inbound import make_inbounds
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import (
     FREE,
     NEVER_FULL,
@@ -32,6 +32,7 @@ from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.placement import Pool, level_by_policy
+from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.shared_facts import SharedFacts
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
@@ -66,8 +67,11 @@ class LaneState(SharedFacts):
         self.explanation = Explanation(self)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.
-        self.on_hold: dict[HoldKind, Callable[[Group, Original], None]] = {}
-        self.inbounds = make_inbounds(options, self.pool)
+        self.on_hold: dict[HoldKind, Callable[[Group, Original], object]] = {}
+        self.inbounds = [
+            Inbound(inbound_id(place), name, weight, options.look_ahead, self.pool)
+            for place, (name, weight) in enumerate(options.inbounds)
+        ]
         self.by_id: dict[str, Consumer] = {}
         self.by_queue: dict[str, Consumer] = {}
         self.by_number: dict[int, Consumer] = {}
@@ -234,18 +238,10 @@ class LaneState(SharedFacts):
 
     def wait_ungrouped(self, message: Original) -> None:
         """It waits behind the others without a group, or alone."""
-        if not (message.attempt and self.set_aside(message)):
+        if not (message.attempt and any(takes(message) for takes in self.signals.setting_aside)):
             inbound = self.inbounds[message.inbound]
             inbound.ungrouped.messages.append(message)
             inbound.enlist(inbound.ungrouped)
-
-    def set_aside(self, message: Original) -> bool:
-        """Whether this message, which was handed over before, is to be tried alone: it does not wait among
-        the others then."""
-        is_suspect = self.eligibility.retry_held_by(message) is not None
-        if is_suspect:
-            self.suspects.add(message)
-        return is_suspect
 
     def settled(self, message: Original) -> None:
         """The original has ended: remember it until its ack is proven, and ack it."""

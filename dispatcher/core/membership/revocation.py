@@ -89,7 +89,7 @@ class Revocation:
             wait_again(state, message)
             if group is not None:
                 returned.setdefault(group.backlog(message.inbound), []).append(message)
-            elif not state.set_aside(message):
+            elif not any(takes(message) for takes in state.signals.setting_aside):
                 ungrouped.setdefault(message.inbound, []).append(message)
             state.counters["taken_back"] += 1
         consumer.in_flight.clear()

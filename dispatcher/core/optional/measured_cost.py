@@ -19,7 +19,6 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Original
 from dispatcher.core.options import Cost
 from dispatcher.core.placement import Pool
-from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 
 #: Weight of the latest settle: a change is followed within some ten of them.
@@ -44,10 +43,9 @@ class MeasuredInbound(Inbound):
 
     __slots__ = ("cost_of",)
 
-    def __init__(
-        self, index: QueueId, name: str, weight: int, pool: Pool, cost_of: Callable[[Original], int]
-    ) -> None:
-        super().__init__(index, name, weight, pool)
+    def __init__(self, plain: Inbound, pool: Pool, cost_of: Callable[[Original], int]) -> None:
+        super().__init__(plain.index, plain.name, plain.weight, plain.window, pool)
+        self.ungrouped = plain.ungrouped
         self.cost_of = cost_of
 
     def head(self) -> Original | None:
@@ -78,9 +76,7 @@ class MeasuredWork(Feature):
         if state.options.cost is Cost.MEASURED:
             state.signals.dispatching.append(self._set_cost)
             for index, plain in enumerate(state.inbounds):
-                inbound = MeasuredInbound(plain.index, plain.name, plain.weight, state.pool, self.cost_us)
-                inbound.window, inbound.ungrouped = plain.window, plain.ungrouped
-                state.inbounds[index] = inbound
+                state.inbounds[index] = MeasuredInbound(plain, state.pool, self.cost_us)
 
     def _set_cost(self, message: Original) -> None:
         """A message of a batch need not have been its queue's head."""

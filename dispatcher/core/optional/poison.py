@@ -54,9 +54,11 @@ class Suspects(Feature):
         self.suspect_after = max(1, state.options.attempts - 1) if not state.options.handover else NEVER_MS
         state.eligibility.retry_checks.append(self._held_by)
         state.signals.blaming.append(self._blame)
+        state.signals.setting_aside.append(self._note)
         state.explanation.facts[HoldKind.SUSPECT] = self._facts
+        # A suspect keeps its place also while its group is on its way between consumers.
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
-            state.on_hold[kind] = self._note
+            state.on_hold[kind] = lambda _, head: self._note(head)
 
     def load(self, snapshot: Snapshot) -> None:
         """Take over who was alone with a suspect when the former leader ended."""
@@ -112,10 +114,12 @@ class Suspects(Feature):
     def _held_by(self, head: Original) -> HoldKind | None:
         return HoldKind.SUSPECT if head.deaths >= self.suspect_after else None
 
-    def _note(self, _: Group, head: Original) -> None:
-        """A suspect keeps its place also while its group is on its way between consumers."""
-        if self._held_by(head) is not None:
-            self._state.suspects.add(head)
+    def _note(self, message: Original) -> bool:
+        """Whether it is a suspect: it is tried alone then."""
+        is_suspect = self._held_by(message) is not None
+        if is_suspect:
+            self._state.suspects.add(message)
+        return is_suspect
 
     def _facts(self, _: Group, head: Original | None) -> Facts:
         assert head is not None
