@@ -33,6 +33,7 @@ class Truth:
         self._unfinished: dict[tuple[bytes | None, int], list[PublishedMessage]] = defaultdict(list)
         self._filed = 0
         self._epochs: dict[int, tuple[bytes | None, int]] = {}  # epoch → group, incarnation
+        self._of_former_leaders = 0  # the highest epoch that they gave
         self._last_of_epoch: dict[int, int] = {}
         self._handed_epoch: dict[bytes | None, int] = {}
 
@@ -54,6 +55,7 @@ class Truth:
     def taken_over(self) -> None:
         """A new leader begins from what is committed."""
         self.journal = list(self._world.store.records)
+        self._of_former_leaders = max(self._epochs, default=0)
         self.tags = [set() for _ in self._world.broker.inbounds]
 
     def took_in(self, events: list[Event]) -> None:
@@ -162,9 +164,12 @@ class Truth:
         """Dispatched, or given another number because it is sent again."""
         key = (sent.group, sent.incarnation)
         if sent.epoch not in self._epochs:
-            assert sent.epoch > max(self._epochs, default=0), f"epoch {sent.epoch} is not new (G-3)"
+            # Who is assigned first may send later: its originals come back in their queues' order.
+            of_group = (epoch for epoch, (group, _) in self._epochs.items() if group == sent.group)
+            before = max(self._of_former_leaders, max(of_group, default=0))
+            assert sent.epoch > before, f"epoch {sent.epoch} is not new (O-7)"
             self._epochs = {**dict(list(self._epochs.items())[-5000:]), sent.epoch: key}
-        assert self._epochs[sent.epoch] == key, f"epoch {sent.epoch} of two owners (G-3)"
+        assert self._epochs[sent.epoch] == key, f"epoch {sent.epoch} of two owners (O-7)"
         last = self._last_of_epoch.get(sent.epoch, 0)
         assert sent.group_seq == last + 1, f"group-seq {sent.group_seq} after {last} (O-3)"
         self._last_of_epoch[sent.epoch] = sent.group_seq
