@@ -53,6 +53,43 @@ QUIET_ATTEMPTS: Final = 2
 _UNACKED_MAX: Final = 1_000
 
 
+class ReturnedMessages:
+    """What a quorum queue got back and hands out again: nothing of it is acked before all of it is settled.
+
+    Each `basic.get` is a consumer to RabbitMQ. Up to 4.1.0 the members of a quorum queue put the messages of
+    many consumers that end together back in different orders (rabbitmq-server#13971). So to another member
+    each of these tags stands for another one of these messages. If that member becomes the leader after some
+    acks, other messages are gone than those that were settled. All of them together are the same everywhere.
+    """
+
+    def __init__(self) -> None:
+        self._unsettled: set[int] = set()  # tags
+        self._settled: list[int] = []
+        self._given_back = False  # some are in the queue again
+
+    def fetched(self, messages: list[Fetched]) -> None:
+        """All that is flagged is read at once: then nothing of it is in the queue."""
+        tags = [message.tag for message in messages if message.redelivered]
+        self._unsettled.update(tags)
+        self._given_back = self._given_back and not tags
+
+    def settled(self, tag: int) -> list[int]:
+        """This one is settled. Returns what may be acked now."""
+        if tag not in self._unsettled:
+            return [tag]
+        self._unsettled.discard(tag)
+        self._settled.append(tag)
+        if self._unsettled or self._given_back:
+            return []
+        acked, self._settled = self._settled, []
+        return acked
+
+    def given_back(self, tag: int) -> None:
+        if tag in self._unsettled:
+            self._unsettled.discard(tag)
+            self._given_back = True
+
+
 class ParkingFeed:
     """One parking queue: its channel and its acks."""
 
@@ -61,6 +98,7 @@ class ParkingFeed:
         self.channel = channel
         self.quorum = quorum
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
+        self._returned = ReturnedMessages() if quorum else None
         self._link = link
         self._left = 0  # messages in it, as the latest answer said: there is no other reader
 
@@ -76,6 +114,8 @@ class ParkingFeed:
             more, is_end = await self._fetch(limit)
             fetched += more
         self.acks.deliver(len(fetched))
+        if self._returned is not None:
+            self._returned.fetched(fetched)
         return fetched, is_end
 
     async def _fetch(self, limit: int) -> tuple[list[Fetched], bool]:
@@ -93,10 +133,17 @@ class ParkingFeed:
             self._left = 0 if is_end else answers[-1].message_count
         return fetched, is_end
 
+    def settle(self, tag: int) -> None:
+        """This original has ended: it is acked with a later flush."""
+        for acked in [tag] if self._returned is None else self._returned.settled(tag):
+            self.acks.settle(acked)
+
     def give_back(self, tags: tuple[int, ...]) -> None:
         """Put them back: into their places, or before all that was not read. Nothing that is sent later can
         ack them."""
         for tag in tags:
+            if self._returned is not None:
+                self._returned.given_back(tag)
             self.acks.give_back(tag)
             self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
 
@@ -243,7 +290,7 @@ class ParkingFeeds:
 
     def settle(self, queue: QueueId, tag: int) -> None:
         """This original has ended: ack it with the next flush."""
-        self._feeds[queue].acks.settle(tag)
+        self._feeds[queue].settle(tag)
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         for feed in self._feeds.values():

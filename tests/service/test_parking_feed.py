@@ -6,6 +6,7 @@ from typing import Any
 
 from pamqp import commands
 
+from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.queue_ids import parking_id
@@ -93,6 +94,64 @@ async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> No
         assert [int(message.body) for message in rest] == list(range(len(fetched), STORED))
         assert is_end
         assert await feed.delete_empty()
+    finally:
+        await link.close()
+
+
+async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vhost: Vhost) -> None:
+    """Members of the queue may have put it back in different orders (RabbitMQ up to 4.1.0)."""
+    link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
+    try:
+        channel = await link.open_channel()
+        parked = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
+        await link.call(channel, QueueDeclare(queue=QUEUE, durable=True, arguments=parked))
+        await link.call(channel, commands.Confirm.Select())
+        properties = commands.Basic.Properties().marshal()
+        for number in range(STORED):
+            link.publish(channel, exchange="", routing_key=QUEUE, properties=properties, body=b"%d" % number)
+
+        async def ready(count: int) -> bool:
+            declared = await link.call(channel, QueueDeclare(queue=QUEUE, passive=True))
+            return int(declared.message_count) == count
+
+        async def read(count: int) -> tuple[ParkingFeed, list[Fetched], int]:
+            """By a reader of its own, which ends with its channel."""
+            own = await link.open_channel()
+            feed = ParkingFeed(link, QUEUE, own, quorum=True)
+            return feed, (await feed.fetch(count))[0], own
+
+        async def ends(feed: ParkingFeed, own: int) -> None:
+            feed.flush_acks(0, everything=True)
+            await link.call(own, commands.Channel.Close(200, "dead", 0, 0))
+
+        await eventually(lambda: ready(STORED), what="all are in the queue")
+        feed, fetched, own = await read(20)
+        await ends(feed, own)
+        await eventually(lambda: ready(STORED), what="all of it is back")
+
+        feed, fetched, own = await read(STORED)
+        back = [message.tag for message in fetched if message.redelivered]
+        new = [message.tag for message in fetched if not message.redelivered]
+        assert (len(back), len(new)) == (20, STORED - 20)
+        feed.settle(new[0])
+        for tag in back[:-1]:
+            feed.settle(tag)
+        await ends(feed, own)
+        await eventually(lambda: ready(STORED - 1), what="only the new one is acked")
+
+        feed, fetched, own = await read(STORED)
+        tags = [message.tag for message in fetched]
+        feed.give_back((tags[0],))
+        for tag in tags[1:]:
+            feed.settle(tag)
+        feed.flush_acks(0, everything=True)
+        await eventually(lambda: ready(1), what="one is given back")
+        assert feed.acks.unsettled == len(tags) - 1
+        (again,), is_end = await feed.fetch(STORED)
+        assert is_end
+        feed.settle(again.tag)
+        await ends(feed, own)
+        await eventually(lambda: ready(0), what="all are acked")
     finally:
         await link.close()
 
