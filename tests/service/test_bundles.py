@@ -96,7 +96,7 @@ async def test_the_next_leader_knows_who_takes_bundles(bench: Bench) -> None:
 async def test_what_a_lost_bundle_carried_is_sent_again(bench: Bench) -> None:
     clause("C-12", "each copy has its number, is settled, fails, is sent again and is counted by itself")
     bodies = await backlog(bench, 100)
-    await bench.run(orders=lane())
+    await bench.run(orders=lane(reconnect_grace="10s"))
     consumer = await bench.joined("c1", prefetch=300, bundle=SMALL, hold=True)
     await consumer.has(100)
     held = dict(list(consumer.in_hand.items())[:50])

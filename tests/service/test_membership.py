@@ -144,7 +144,7 @@ async def test_one_who_rejoins_keeps_its_groups_and_gets_only_what_it_misses(ben
 
 
 async def test_a_join_with_a_lower_number_changes_nothing(bench: Bench) -> None:
-    await bench.run(orders=lane())
+    await bench.run(orders=lane(reconnect_grace="10s"))
     client = await bench.client()
     consumer = await bench.joined("c1")
     await consumer.rejoin()
@@ -292,7 +292,7 @@ async def test_a_copy_that_got_lost_is_sent_again_although_nothing_follows_it(be
     clause(
         "C-10", "A copy that got lost on its way to a consumer that is there is sent again with the same seq"
     )
-    await bench.run(orders=lane())
+    await bench.run(orders=lane(reconnect_grace="10s"))
     consumer = await bench.joined("c1", hold=True)
     client = await bench.client()
     client.send("in", b"1", "a")
