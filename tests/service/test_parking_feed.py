@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pamqp import commands
@@ -62,8 +64,9 @@ async def test_a_read_asks_for_what_is_there_and_one_more_to_find_the_end(vhost:
         await link.close()
 
 
-async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> None:
-    """It hands that out in any order, and before the rest."""
+@asynccontextmanager
+async def _quorum_queue(vhost: Vhost) -> AsyncIterator[tuple[Link, Callable[[int], Awaitable[bool]]]]:
+    """A link, and whether so many of the STORED messages are ready."""
     link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
     try:
         channel = await link.open_channel()
@@ -79,11 +82,19 @@ async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> No
             return int(declared.message_count) == count
 
         await eventually(lambda: ready(STORED), what="all are in the queue")
+        yield link, ready
+    finally:
+        await link.close()
+
+
+async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> None:
+    """It hands that out in any order, and before the rest."""
+    async with _quorum_queue(vhost) as (link, ready):
         former = await link.open_channel()
         await ParkingFeed(link, QUEUE, former, quorum=True).fetch(20)
         await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
         await eventually(lambda: ready(STORED), what="all of it is back")
-        feed = ParkingFeed(link, QUEUE, channel, quorum=True)
+        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
         fetched, is_end = await feed.fetch(2)
         again = [int(message.body) for message in fetched if message.redelivered]
         assert sorted(again) == list(range(20))
@@ -94,52 +105,36 @@ async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> No
         assert [int(message.body) for message in rest] == list(range(len(fetched), STORED))
         assert is_end
         assert await feed.delete_empty()
-    finally:
-        await link.close()
 
 
 async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vhost: Vhost) -> None:
     """Members of the queue may have put it back in different orders (RabbitMQ up to 4.1.0)."""
-    link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
-    try:
-        channel = await link.open_channel()
-        parked = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
-        await link.call(channel, QueueDeclare(queue=QUEUE, durable=True, arguments=parked))
-        await link.call(channel, commands.Confirm.Select())
-        properties = commands.Basic.Properties().marshal()
-        for number in range(STORED):
-            link.publish(channel, exchange="", routing_key=QUEUE, properties=properties, body=b"%d" % number)
+    async with _quorum_queue(vhost) as (link, ready):
 
-        async def ready(count: int) -> bool:
-            declared = await link.call(channel, QueueDeclare(queue=QUEUE, passive=True))
-            return int(declared.message_count) == count
-
-        async def read(count: int) -> tuple[ParkingFeed, list[Fetched], int]:
+        async def read(count: int) -> tuple[ParkingFeed, list[Fetched]]:
             """By a reader of its own, which ends with its channel."""
-            own = await link.open_channel()
-            feed = ParkingFeed(link, QUEUE, own, quorum=True)
-            return feed, (await feed.fetch(count))[0], own
+            feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+            return feed, (await feed.fetch(count))[0]
 
-        async def ends(feed: ParkingFeed, own: int) -> None:
+        async def ends(feed: ParkingFeed) -> None:
             feed.flush_acks(0, everything=True)
-            await link.call(own, commands.Channel.Close(200, "dead", 0, 0))
+            await link.call(feed.channel, commands.Channel.Close(200, "dead", 0, 0))
 
-        await eventually(lambda: ready(STORED), what="all are in the queue")
-        feed, fetched, own = await read(20)
-        await ends(feed, own)
+        feed, fetched = await read(20)
+        await ends(feed)
         await eventually(lambda: ready(STORED), what="all of it is back")
 
-        feed, fetched, own = await read(STORED)
+        feed, fetched = await read(STORED)
         back = [message.tag for message in fetched if message.redelivered]
         new = [message.tag for message in fetched if not message.redelivered]
         assert (len(back), len(new)) == (20, STORED - 20)
         feed.settle(new[0])
         for tag in back[:-1]:
             feed.settle(tag)
-        await ends(feed, own)
+        await ends(feed)
         await eventually(lambda: ready(STORED - 1), what="only the new one is acked")
 
-        feed, fetched, own = await read(STORED)
+        feed, fetched = await read(STORED)
         tags = [message.tag for message in fetched]
         feed.give_back((tags[0],))
         for tag in tags[1:]:
@@ -150,10 +145,8 @@ async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vh
         (again,), is_end = await feed.fetch(STORED)
         assert is_end
         feed.settle(again.tag)
-        await ends(feed, own)
+        await ends(feed)
         await eventually(lambda: ready(0), what="all are acked")
-    finally:
-        await link.close()
 
 
 class Answers:
