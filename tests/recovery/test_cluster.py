@@ -15,13 +15,14 @@ from dispatcher.nodes.local_cluster import ClusterNode
 from tests.conftest import Vhost
 from tests.recovery.scene import CLUSTER_HEARTBEAT_S, Scene, scene_of
 from tests.spec.lane_bench import clause
+from tests.waiting import SHARED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: What a lane may need to go on.
-STALL_S = 15.0
+STALL_S = 15.0 * SHARED
 #: … after a clean stop.
-STALL_AFTER_STOP_S = 10.0
+STALL_AFTER_STOP_S = 10.0 * SHARED
 #: More than consumers have in hand: so many only follow if the lane goes on.
 MORE = 200
 RATE = 100

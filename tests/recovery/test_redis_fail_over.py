@@ -24,10 +24,10 @@ from tests.redis_store.proxy import Proxy
 from tests.redis_store.sentinel_node import PROMOTED_S, is_in_sync, is_master, watched_master
 from tests.service.harness import LANE
 from tests.spec.lane_bench import clause
-from tests.waiting import eventually
+from tests.waiting import SHARED, eventually
 
 #: From the moment in which the new primary is there to the next message.
-STALL_S = 5.0
+STALL_S = 5.0 * SHARED
 #: How many handlings go by that the replica does not learn of: more than five seconds of the load.
 UNSEEN = 2_100
 POLICY = "exclusive"
