@@ -54,40 +54,46 @@ _UNACKED_MAX: Final = 1_000
 
 
 class ReturnedMessages:
-    """What a quorum queue got back and hands out again: nothing of it is acked before all of it is settled.
+    """What a quorum queue got back and hands out again: all of it is acked at once, when all is settled.
 
     Each `basic.get` is a consumer to RabbitMQ. Up to 4.1.0 the members of a quorum queue put the messages of
     many consumers that end together back in different orders (rabbitmq-server#13971). So to another member
     each of these tags stands for another one of these messages. If that member becomes the leader after some
-    acks, other messages are gone than those that were settled. All of them together are the same everywhere.
+    acks, other messages are gone than those that were settled, and a tag that is given back puts another
+    message into the queue. All of them together are the same everywhere. So what is given back stays here.
     """
 
     def __init__(self) -> None:
-        self._unsettled: set[int] = set()  # tags
+        self._unsettled: dict[int, Fetched] = {}  # by tag
         self._settled: list[int] = []
-        self._given_back = False  # some are in the queue again
+        self._given_back: list[Fetched] = []
 
     def fetched(self, messages: list[Fetched]) -> None:
         """All that is flagged is read at once: then nothing of it is in the queue."""
-        tags = [message.tag for message in messages if message.redelivered]
-        self._unsettled.update(tags)
-        self._given_back = self._given_back and not tags
+        self._unsettled |= {message.tag: message for message in messages if message.redelivered}
 
     def settled(self, tag: int) -> list[int]:
         """This one is settled. Returns what may be acked now."""
         if tag not in self._unsettled:
             return [tag]
-        self._unsettled.discard(tag)
+        del self._unsettled[tag]
         self._settled.append(tag)
-        if self._unsettled or self._given_back:
+        if self._unsettled:
             return []
         acked, self._settled = self._settled, []
         return acked
 
-    def given_back(self, tag: int) -> None:
-        if tag in self._unsettled:
-            self._unsettled.discard(tag)
-            self._given_back = True
+    def give_back(self, tag: int) -> bool:
+        """Keep it for the next fetch. False: the queue has to take it back."""
+        message = self._unsettled.get(tag)
+        if message is not None:
+            self._given_back.append(message)
+        return message is not None
+
+    def take_given_back(self) -> list[Fetched]:
+        """What was given back, in any order."""
+        taken, self._given_back = self._given_back, []
+        return taken
 
 
 class ParkingFeed:
@@ -108,12 +114,12 @@ class ParkingFeed:
         A quorum queue hands out first what it got back, in any order. So all of that is fetched together, and
         may be more; who takes it sorts it.
         """
-        fetched: list[Fetched] = []
-        is_end = False
+        kept = self._returned.take_given_back() if self._returned is not None else []
+        fetched, is_end = list(kept), False
         while not is_end and (len(fetched) < limit or (self.quorum and fetched[-1].redelivered)):
             more, is_end = await self._fetch(limit)
             fetched += more
-        self.acks.deliver(len(fetched))
+        self.acks.deliver(len(fetched) - len(kept))
         if self._returned is not None:
             self._returned.fetched(fetched)
         return fetched, is_end
@@ -142,8 +148,8 @@ class ParkingFeed:
         """Put them back: into their places, or before all that was not read. Nothing that is sent later can
         ack them."""
         for tag in tags:
-            if self._returned is not None:
-                self._returned.given_back(tag)
+            if self._returned is not None and self._returned.give_back(tag):
+                continue
             self.acks.give_back(tag)
             self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
 

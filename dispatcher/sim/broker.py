@@ -28,6 +28,7 @@ class Observer(Protocol):
     def acked(self, queue: Queue, message: Stored) -> None: ...
     def lost(self, queue: Queue, messages: list[Stored]) -> None: ...
     def recovered(self, queue: Queue) -> None: ...
+    def exchanged(self, gone: list[Stored], back: list[Stored]) -> None: ...
     def killed(self) -> None: ...
     def expired(self, queue: Queue, message: Stored) -> None: ...
     def nacked(self, queue: Queue, body: bytes) -> None: ...
@@ -45,6 +46,9 @@ class ConnectionEnd(Protocol):
     up: Pipe
     down: Pipe
     open: bool  # as the broker sees it
+
+    def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
+        """Another leader of the queue has other messages in the places of some."""
 
     def unblock(self) -> None:
         """The alarm has ended: the broker reads the bytes that were sent meanwhile."""
@@ -219,6 +223,15 @@ class Broker:
                 self.scheduler.after(took_ms, self._elect, queue, self._sync_run)
 
     # -- elections --
+
+    def change_leader(self, queue: Queue) -> bool:
+        """Another member of a quorum queue leads. False: that changes nothing."""
+        there = queue.change_leader()
+        for connection in self.connections:
+            connection.replace(queue, there)
+        here, others = set(there), set(there.values())
+        self.observer.exchanged(list(here - others), list(others - here))
+        return bool(there)
 
     def when_elected(self, queue: Queue, consume: Callable[[], None]) -> None:
         """A consume waits to be what the queue's next leader hears of."""

@@ -122,6 +122,12 @@ class BrokerChannel:
         queue.requeue(taken)
         return len(taken)
 
+    def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
+        """Another leader of the queue takes the tags of these messages for those of others."""
+        for tag, (holder, consumer, message) in self.unacked.items():
+            if holder is queue and message in others:
+                self.unacked[tag] = (holder, consumer, others[message])
+
     def reject(self, tag: int) -> None:
         """basic.nack without `requeue`: the message goes to its queue's dead letter exchange and is acked."""
         if tag not in self.unacked:

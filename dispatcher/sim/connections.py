@@ -13,7 +13,7 @@ from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer, BrokerChannel, Refusal
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.pipes import Pipe
-from dispatcher.sim.queues import Queue, QueueConsumer
+from dispatcher.sim.queues import Queue, QueueConsumer, Stored
 
 
 class BrokerConnection:
@@ -132,6 +132,10 @@ class BrokerConnection:
             self._end_unread = True
         else:
             self._end()
+
+    def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
+        for channel in self.channels.values():
+            channel.replace(queue, others)
 
     def block(self) -> None:
         """Read nothing more of it until the alarm ends."""

@@ -218,6 +218,14 @@ class RunHistory:
             for message in queue.ready:
                 self._of_body(message.body).parked[message] = None
 
+    def exchanged(self, gone: list[Stored], back: list[Stored]) -> None:
+        """Another leader of a parking queue has acked other messages than the last one."""
+        for message in gone:
+            self._of_body(message.body).parked.pop(message, None)
+            self.note("broker", "acked elsewhere", message.body)
+        for message in back:
+            self._of_body(message.body).parked[message] = None
+
     def nacked(self, queue: Queue, body: bytes) -> None:
         self.met["struck", "nack"] += 1
         self._tell("nacked", queue, body)

@@ -130,6 +130,8 @@ class Queue:
         self.leaderless = False  # quorum: RabbitMQ has left it so until somebody mends that
         self.elects = False  # quorum, after a kill: it has no leader, and delivers nothing
         self.late: list[Stored] = []  # its consumers' messages at that kill; its next leader returns them
+        #: Quorum: what another member has in the place of a message, where that is another one.
+        self.elsewhere: dict[Stored, Stored] = {}
         self._next_position = 0
 
     # -- in --
@@ -149,6 +151,8 @@ class Queue:
         for message in messages:
             message.redelivered = True
         messages.sort(key=self._order_of_return)
+        if self.quorum and self.was_asked:
+            self._return_elsewhere(messages)
         if self.elects:
             self.late += messages
         elif self.quorum:
@@ -160,6 +164,22 @@ class Queue:
         """A quorum queue takes each message that was asked for for a consumer of its own, and returns what
         these had in any order."""
         return message.position * SCATTER % 65_537 if self.quorum and self.was_asked else message.position
+
+    def _return_elsewhere(self, messages: list[Stored]) -> None:
+        """Up to RabbitMQ 4.1.0 another member puts them back in another order (rabbitmq-server#13971)."""
+        there = sorted((self.elsewhere.pop(message, message) for message in messages), key=_position)
+        pairs = zip(messages, there, strict=True)
+        self.elsewhere |= {message: other for message, other in pairs if other is not message}
+
+    def change_leader(self) -> dict[Stored, Stored]:
+        """Another member leads. Returns the messages that this one has in the places of others."""
+        there, self.elsewhere = self.elsewhere, {}
+        for line in (self.returned, self.ready):
+            for place, message in enumerate(line):
+                line[place] = there.get(message, message)
+        self.late = [there.get(message, message) for message in self.late]
+        self.elsewhere = {other: message for message, other in there.items()}
+        return there
 
     def _merge(self, messages: list[Stored]) -> None:
         ready = self.ready
@@ -209,6 +229,7 @@ class Queue:
 
     def acked(self, message: Stored, now_ms: int) -> None:
         self.unacked_count -= 1
+        self.elsewhere.pop(message, None)
         if self.quorum or not message.persistent:
             return
         log = self.ack_log
@@ -237,6 +258,7 @@ class Queue:
             kept += [message for _, message in log[random.randrange(len(log)) :]]
         log.clear()
         if self.quorum:  # it goes on where its log ends: messages that returned before still go first
+            self.elsewhere.clear()
             self.returned = deque(message for message in kept if message in came_back)
             self.ready = deque(message for message in kept if message not in came_back)
             return lost

@@ -64,6 +64,8 @@ HANGING: Final = (1, 2, 5)
 LOSING_RUNS: Final = 0.1
 #: The share of runs with faults, quorum queues and parking in which a parking queue loses its leader.
 LEADERLESS_RUNS: Final = 0.5
+#: The share of runs with faults, quorum queues and parking in which parking queues get other leaders.
+OTHER_LEADERS_RUNS: Final = 0.5
 #: The share of runs with faults in which a quorum queue delivers again what is unacked.
 RETURNING_RUNS: Final = 0.3
 #: The share of lanes that keep incoming messages.
@@ -117,23 +119,26 @@ def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
     scenario = _with_lost_copies(Random(f"{seed} losing copies"), scenario)
     scenario = _with_returns(Random(f"{seed} delivering again"), scenario)
-    return _with_leaderless(Random(f"{seed} leaderless"), scenario)
+    scenario = _with_leaders(
+        Random(f"{seed} other leaders"), scenario, "change_leader", OTHER_LEADERS_RUNS, (1, 2, 4)
+    )
+    return _with_leaders(Random(f"{seed} leaderless"), scenario, "lose_leader", LEADERLESS_RUNS, (2, 4, 8))
 
 
-def _with_leaderless(random: Random, scenario: RunScenario) -> RunScenario:
-    """In some runs quorum queues in which messages are parked have no leader for a while."""
+def _with_leaders(
+    random: Random, scenario: RunScenario, kind: str, share: float, counts: tuple[int, ...]
+) -> RunScenario:
+    """In some runs quorum queues in which messages are parked have other leaders, or none for a while."""
     has_quorum = any(quorum for _, _, quorum in scenario.inbounds)
     may_strike = has_quorum and scenario.parking_queues and scenario.faults
-    if not may_strike or random.random() >= LEADERLESS_RUNS:
+    if not may_strike or random.random() >= share:
         return scenario
     until_ms = 1 + max(fault.at_ms for fault in scenario.faults)
-    lost = tuple(
-        Fault(
-            random.randrange(until_ms), "lose_leader", random.randrange(60), random.randrange(10_000), False
-        )
-        for _ in range(random.choice((2, 4, 8)))
+    struck = tuple(
+        Fault(random.randrange(until_ms), kind, random.randrange(60), random.randrange(10_000), False)
+        for _ in range(random.choice(counts))
     )
-    return replace(scenario, faults=tuple(sorted(scenario.faults + lost)))
+    return replace(scenario, faults=tuple(sorted(scenario.faults + struck)))
 
 
 def _with_returns(random: Random, scenario: RunScenario) -> RunScenario:

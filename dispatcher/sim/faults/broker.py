@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from dispatcher.sim.consumers import ConsumerMachine
 from dispatcher.sim.faults.striking import Faults, fault
 from dispatcher.sim.queues import REROUTED, TARGET, Queue, Stored, is_parking_queue
 from dispatcher.sim.scenario import Fault
+
+#: How often a fault looks whether it can strike.
+_LOOK_MS: Final = 20
 
 
 @fault(often=5)
@@ -85,6 +91,35 @@ def lose_leader(faults: Faults, fault: Fault) -> bool:
     else:
         broker.declared = declared
     return bool(found)
+
+
+@fault(often=0)
+def change_leader(faults: Faults, fault: Fault) -> bool:
+    """The leader of a lane is cut off while it has messages of a quorum queue in which messages are parked.
+    Up to 500 ms after these came back another member of the queue leads. It has put them back in another
+    order: so a tag may stand for another message there."""
+    broker, names = faults.world.broker, faults.world.names
+
+    def when(look: Callable[[Queue], object], act: Callable[[], object]) -> None:
+        if any(look(queue) for queue in broker.queues.values()):
+            act()
+        else:
+            faults.after(_LOOK_MS, when, look, act)
+
+    def is_in_hand(queue: Queue) -> bool:
+        return queue.quorum and is_parking_queue(names, queue.name) and queue.unacked_count > 1
+
+    def cut() -> None:
+        faults.cut(faults.leader_or(fault), fault, 0)
+        when(lambda queue: queue.elsewhere, lambda: faults.after(fault.amount % 500, strike))
+
+    def strike() -> None:
+        found = [queue for queue in broker.queues.values() if queue.elsewhere]
+        if found and broker.change_leader(found[fault.target % len(found)]):
+            faults.struck(fault.kind)
+
+    when(is_in_hand, cut)
+    return False
 
 
 @fault(often=0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.parking.events import ParkingQueueOpened
 from dispatcher.core.parking.policy import Parking
 from tests.sim.plants.planting import planted
 
@@ -38,3 +40,43 @@ def full_look_aheads_are_left(lane: Any, session: Any, store: Any) -> None:
     """Nothing is parked because a look-ahead is full."""
     if (parking := lane.state.find(Parking)) is not None:
         parking._look_for_blocked = lambda: False
+
+
+def _as_opened(session: Any, change: Callable[[Any], None]) -> None:
+    """Change the feed of each parking queue."""
+    report = session.report
+
+    def reporting(event: Any) -> None:
+        if isinstance(event, ParkingQueueOpened):
+            change(session._parking._feeds[event.queue])
+        report(event)
+
+    session.report = reporting
+
+
+@planted("loss", "order", "readings", seed=172)
+def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None:
+    """What a quorum queue got back is acked as soon as it is settled."""
+
+    def change(feed: Any) -> None:
+        feed.settle = feed.acks.settle
+
+    _as_opened(session, change)
+
+
+@planted("loss", "order", "readings", seed=175)
+def what_came_back_is_given_back(lane: Any, session: Any, store: Any) -> None:
+    """What a quorum queue got back, and can't go now, is put into it again."""
+
+    def change(feed: Any) -> None:
+        returned, give_back = feed._returned, feed.give_back
+
+        def giving_back(tags: tuple[int, ...]) -> None:
+            for tag in tags:
+                returned._unsettled.pop(tag, None)
+            give_back(tags)
+
+        if returned is not None:
+            feed.give_back = giving_back
+
+    _as_opened(session, change)
