@@ -293,7 +293,7 @@ async def test_the_views_tell_what_is_going_on(bench: Bench) -> None:
 async def test_what_waits_says_what_it_is(bench: Bench) -> None:
     await bench.run(orders=lane())
     client = await bench.client()
-    many = [text(f"h{number}", "v") for number in range(HEADERS_SHOWN)]
+    many = [text(f"y{number}", "v") for number in range(HEADERS_SHOWN)]  # RabbitMQ 4 sorts them by name
     long = text("long", "é" * (TEXT_SHOWN + 1))
     client.send("in", b"a secret", "g", long, text("raw", b"\xff"), *many, message_id=b"m-1", app_id=b"shop")
     client.send("in", b"", "g", table=True, priority=7)
@@ -301,7 +301,8 @@ async def test_what_waits_says_what_it_is(bench: Bench) -> None:
     first, second = (await bench.ask("groups.show", group="g"))["messages"]
     assert (first["exchange"], first["routing_key"]) == ("", "in")
     assert first["properties"] == {"message_id": "m-1", "app_id": "shop"}
-    assert list(first["headers"])[:4] == ["x-group-id", "long", "raw", "h0"]
+    assert set(list(first["headers"])[:3]) == {"x-group-id", "long", "raw"}
+    assert list(first["headers"])[3] == "y0"
     assert first["headers"]["long"] == "é" * TEXT_SHOWN + "…"
     assert first["headers"]["raw"] == "%FF"
     assert (len(first["headers"]), first["headers_left_out"]) == (HEADERS_SHOWN, 3)

@@ -32,14 +32,19 @@ DEAD_S: Final = 2 * TIMEOUT_S
 
 
 async def limit(node: LocalRabbitMQ, size_max: int) -> None:
-    """Takes effect with the next channel that is opened."""
-    await asyncio.to_thread(node.evaluate, f"application:set_env(rabbit, max_message_size, {size_max})")
+    """Takes effect with the next channel that is opened. RabbitMQ 4 reads the setting once, when it starts."""
+    for act in (
+        f"application:set_env(rabbit, max_message_size, {size_max})",
+        f"persistent_term:put(max_message_size, {size_max})",
+    ):
+        await asyncio.to_thread(node.evaluate, act)
 
 
 @pytest.fixture
 async def private_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]:
     async with bench_of(private_vhost(private_servers)) as bench:
         yield bench
+    await limit(private_servers.rabbitmq, UNLIMITED)
 
 
 async def published(bench: Bench, *messages: tuple[str, bytes]) -> Client:
