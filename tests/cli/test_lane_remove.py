@@ -101,7 +101,7 @@ def test_the_lock_keeps_a_dispatcher_from_leading_meanwhile(
     run: Run, vhost: Vhost, channel: BlockingChannel
 ) -> None:
     lock = f"{vhost.redis_prefix}.orders.lock"
-    channel.queue_declare(lock)
+    channel.queue_declare(lock, durable=True)
     channel.basic_consume(lock, lambda *_: None, exclusive=True)
     refused = run("lane", "remove", "orders", "--yes", "--force")
     assert (refused.exit_code, "a dispatcher leads lane orders" in refused.stderr) == (1, True)

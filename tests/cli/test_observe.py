@@ -23,7 +23,7 @@ def channel(vhost: Vhost) -> Iterator[BlockingChannel]:
     with pika.BlockingConnection(pika.URLParameters(vhost.amqp_url)) as connection:
         made = connection.channel()
         made.exchange_declare("flow", "topic")
-        made.queue_declare("in")
+        made.queue_declare("in", durable=True)
         made.queue_bind("in", "flow", "orders.#")
         made.basic_qos(prefetch_count=1)
         for _ in range(2):

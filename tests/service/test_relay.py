@@ -106,7 +106,7 @@ async def test_an_expiration_becomes_a_deadline(bench: Bench) -> None:
     await bench.run(orders=lane())
     consumer = await bench.joined("c1")
     client = await bench.client()
-    before = time.time() * 1000
+    before = int(time.time() * 1000)  # a deadline is of whole ms
     client.send("in", b"x", "g", expiration=b"60000")
     copy = (await consumer.has(1))[0]
     assert copy.properties.expiration is None
