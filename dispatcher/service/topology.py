@@ -19,7 +19,8 @@ log = structlog.get_logger()
 
 #: A vhost may have another default queue type, under which `exclusive` means nothing.
 NOT_FOUND: Final = 404
-_NODE_IS_AWAY: Final = "is down or inaccessible"
+#: As RabbitMQ 3.10 says it at once, and as RabbitMQ 4.0 says it after a minute.
+_NODE_IS_AWAY: Final = ("is down or inaccessible", "due to timeout")
 ACCESS_REFUSED: Final = 403
 PRECONDITION_FAILED: Final = 406
 _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
@@ -71,8 +72,8 @@ class OwnQueues(NamedTuple):
 
 
 def own_queues(names: LaneNames, lane: LaneSettings, kinds: Kinds) -> dict[str, dict[str, Any]]:
-    """The arguments of every durable queue that is the lane's own, parking queues apart. Where they are
-    quorum queues the witness is no durable queue, see `Witness`."""
+    """The arguments of every queue that is declared before a lane is led. Where they are quorum queues the
+    leader declares the witness, see `Witness`."""
     if kinds.own:
         queues = {
             names.control: _ONE_READER, names.command: _ONE_READER, names.lock: _QUORUM_LOCK,
@@ -166,7 +167,7 @@ async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQ
 
 def node_is_away(refused: ChannelRefused) -> bool:
     """It is a classic queue, and its node of the cluster is away: nobody has to change anything."""
-    return refused.code == NOT_FOUND and _NODE_IS_AWAY in refused.text
+    return refused.code == NOT_FOUND and any(words in refused.text for words in _NODE_IS_AWAY)
 
 
 def _quorum_ones(

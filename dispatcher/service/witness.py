@@ -1,8 +1,8 @@
 """Whether the broker restarted: one transient message in a durable queue survives everything but that.
 
 On a cluster the question is whether the former leader's node restarted, or is away: a quorum queue may then
-elect a leader, and acks may have ended with that node. So there the queue is transient too, so that the
-others forget it with its node, and each leader declares it anew, on its own node.
+elect a leader, and acks may have ended with that node. So there each leader deletes the queue and declares it
+anew, on its own node: while that node is away nobody can read the queue.
 """
 
 from __future__ import annotations
@@ -22,13 +22,20 @@ from dispatcher.service.topology import NOT_FOUND
 from dispatcher.wire.protocol import LaneNames
 
 POLL_S: Final = 0.1
+#: If the node of a witness that moves is away RabbitMQ 3.10 says so at once, RabbitMQ 4.0 after a minute. One
+#: that is not there in this time counts as gone: that costs a wait.
+ANSWER_S: Final = 1.0
+#: RabbitMQ 3.10 deletes a queue only when its node is there.
+AWAY_S: Final = 10.0
 #: Messages of others in the witness queue, which prove nothing: so many are dropped at a time.
 FOREIGN_MAX: Final = 100
 _TRANSIENT: Final = 1
 
 
 class Witness:
-    """The lane's witness, on a channel of its own. `moves`: it is a transient queue that moves along."""
+    """The lane's witness, on a channel of its own. `moves`: its queue moves along with the leader."""
+
+    answer_s, away_s = ANSWER_S, AWAY_S
 
     def __init__(self, link: Link, names: LaneNames, *, moves: bool = False) -> None:
         self._link = link
@@ -44,14 +51,23 @@ class Witness:
     async def is_gone(self) -> bool:
         """True when the broker was restarted since it was laid down, or it never was."""
         self._channel = await self._link.open_channel()
-        try:
-            count = await self._count()
-        except ChannelRefused as refused:
-            if not self._moves or refused.code != NOT_FOUND:
-                raise
-            self._channel, count = await self._link.open_channel(), 0
+        count = await (self._count_in_time() if self._moves else self._count())
         self._gone, self.ghosts = not count, max(0, count - 1) if self._moves else 0
         return self._gone
+
+    async def _count_in_time(self) -> int:
+        """The same as `_count`; 0 if there is no queue, or if its node is away."""
+        try:
+            async with asyncio.timeout(self.answer_s):
+                return await self._count()
+        except TimeoutError:
+            pass
+        except ChannelRefused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+        # An answer that comes late ends the channel that was asked on, which is nobody's by then.
+        self._channel = await self._link.open_channel()
+        return 0
 
     async def _count(self) -> int:
         """How many messages dispatchers have laid down. Those of others prove nothing, and are dropped."""
@@ -86,7 +102,8 @@ class Witness:
             if self._gone:
                 await decided_is_done()
             if self._moves:
-                await self._declare_here()
+                while not await self._declare_here():  # noqa: ASYNC110 - RabbitMQ tells nobody
+                    await asyncio.sleep(self.away_s)
             properties = commands.Basic.Properties(delivery_mode=_TRANSIENT)
             for _ in range(1 + self.ghosts if self._moves else 1):
                 self._link.publish(
@@ -99,11 +116,18 @@ class Witness:
         except BrokerUnavailable:
             return  # the next leader does it
 
-    async def _declare_here(self) -> None:
-        """If we die in between, the next leader waits for nothing."""
+    async def _declare_here(self) -> bool:
+        """False: the node that has it is away. If we die in between, the next leader waits for nothing."""
         queue, exchange = self._names.witness, self._names.exchange
         classic: dict[str, Any] = {"x-queue-type": "classic"}
-        await self._link.call(self._channel, commands.Queue.Delete(queue=queue))
-        await self._link.call(self._channel, QueueDeclare(queue=queue, arguments=classic))
+        try:
+            await self._link.call(self._channel, commands.Queue.Delete(queue=queue))
+        except ChannelRefused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+            self._channel = await self._link.open_channel()
+            return False
+        await self._link.call(self._channel, QueueDeclare(queue=queue, durable=True, arguments=classic))
         bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=queue)
         await self._link.call(self._channel, bind)
+        return True

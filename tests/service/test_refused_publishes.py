@@ -32,7 +32,7 @@ DEAD_S: Final = 2 * TIMEOUT_S
 
 
 async def limit(node: LocalRabbitMQ, size_max: int) -> None:
-    """Takes effect with the next channel that is opened. RabbitMQ 4 reads the setting once, when it starts."""
+    """Takes effect with the next channel that is opened. RabbitMQ 4 reads the setting when it starts."""
     for act in (
         f"application:set_env(rabbit, max_message_size, {size_max})",
         f"persistent_term:put(max_message_size, {size_max})",

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.nodes.installed import rabbitmq_server
 from dispatcher.nodes.servers import PrivateServers
-from tests.service.harness import bench_of, lane, private_vhost
+from tests.service.harness import LANE, bench_of, lane, private_vhost
 from tests.service.program import program
 
 MESSAGES = 60
@@ -42,3 +42,4 @@ async def test_lanes_need_nothing_that_is_deprecated(strict_servers: PrivateServ
             assert consumer.bodies(f"g{group}") == [b"%d" % number for number in range(group, MESSAGES, 3)]
         checked = await program(vhost, "check", "--management", strict_servers.management_url)
         assert (checked.returncode, checked.stderr) == (0, "")
+        assert bench.runners[LANE].leaderships == 1, "what is refused ends the connection"
