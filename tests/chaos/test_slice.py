@@ -109,6 +109,7 @@ def _seed_that_kills_redis_first() -> int:
 def _redis_data(pid: int) -> Path:
     for child in descendants(pid):
         with contextlib.suppress(OSError):  # it is gone
-            if Path(f"/proc/{child}/comm").read_text() == "redis-server\n":
-                return Path(f"/proc/{child}/cwd").resolve(strict=True)
+            folder = Path(f"/proc/{child}/cwd").resolve(strict=True)
+            if (folder / "appendonlydir").is_dir():
+                return folder
     raise AssertionError("no Redis")

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes import LocalCluster
+from dispatcher.nodes.installed import rabbitmq_server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -56,8 +57,9 @@ def test_a_node_is_parted_from_the_others(handling: str) -> None:
             parted.meet(others)
         else:
             parted.meet(others)
-            with pytest.raises(DispatcherError):
-                cluster.wait_for(cluster.nodes, timeout_s=5.0)
+            if "rabbitmq_server-3." in str(rabbitmq_server()):  # later ones may find each other again
+                with pytest.raises(DispatcherError):
+                    cluster.wait_for(cluster.nodes, timeout_s=5.0)
         parted.stop()
         parted.start()
         cluster.wait_for(cluster.nodes)

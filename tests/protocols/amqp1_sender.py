@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self
 
 TIMEOUT_S = 30
 FRAME_MAX = 65_536
-_OPEN, _BEGIN, _ATTACH, _FLOW, _TRANSFER, _DISPOSITION, _CLOSE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x18
+_OPEN, _BEGIN, _ATTACH, _FLOW, _TRANSFER, _DISPOSITION = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15
+_DETACH, _END, _CLOSE = 0x16, 0x17, 0x18
 _SASL_MECHANISMS, _SASL_INIT, _SASL_OUTCOME = 0x40, 0x41, 0x44
 _HEADER, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA = 0x70, 0x73, 0x74, 0x75
 
@@ -139,7 +140,7 @@ class Amqp1Sender:
             body = self._read(size - 8)[offset * 4 - 8 :]
             if body and body[2] == code:
                 return body
-            assert not body or body[2] != _CLOSE, f"the broker closed: {body!r}"
+            assert not body or body[2] not in (_DETACH, _END, _CLOSE), f"the broker closed: {body!r}"
 
     def _read(self, count: int) -> bytes:
         data = b""

@@ -149,7 +149,14 @@ async def test_a_command_whose_sender_was_at_a_lost_node_costs_no_leadership(
         client.send_raw(protocol.KEY_COMMAND, protocol.encode(command), properties, exchange)
         answers = bench.runners[LANE]._answers
         assert answers is not None
-        await eventually(lambda: answers._link is not None and answers._link.closed.done(), what="its end")
+
+        def is_answered() -> bool:
+            link = answers._link
+            if link is None or answers._task is None or not answers._task.done():
+                return False
+            return link.closed.done() or not str(link.server_properties["version"]).startswith("3.")
+
+        await eventually(is_answered, what="an answer, and the end of its connection")
         client.send("in", b"0", "a")
         await consumer.has(1, timeout_s=STALL_S)
         assert (await bench.ask("status"))["state"] == "active"

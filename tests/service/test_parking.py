@@ -223,7 +223,8 @@ async def test_a_classic_parking_queue_of_before_is_emptied_and_replaced(
     await client.declare(first_of(bench))
     await bench.run(orders=lane(look_ahead=LOOK_AHEAD))
     _, stuck, other = await park_a_group(bench, client)
-    assert arguments_of(bench, first_of(bench)) == {}
+    # RabbitMQ 4 adds the type.
+    assert arguments_of(bench, first_of(bench)) in ({}, {"x-queue-type": "classic"})
     assert await asyncio.to_thread(warnings, bench, tmp_path) == [first_of(bench)]
     stuck.release()
     await stuck.has(BACKLOG)
