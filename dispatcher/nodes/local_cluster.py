@@ -21,8 +21,6 @@ from dispatcher.nodes.process import POLL_S, GuardedProcess
 
 #: What every cluster should have: a part that has lost sight of the others does nothing on its own.
 PAUSE_MINORITY: Final = "pause_minority"
-#: Every other one may fail.
-_STARTS: Final = 10
 #: A thread for Erlang's processes of each node: several nodes share a test machine.
 _ONE_SCHEDULER: Final = "+S 1:1"
 
@@ -60,19 +58,8 @@ class ClusterNode(LocalRabbitMQ):
         self.evaluate("rabbit:stop()")
 
     def start_app(self) -> None:
-        """`rabbitmqctl start_app`. Raises DispatcherError.
-
-        RabbitMQ 4.0 may look for what is deprecated before it has its tables, and refuses to start then.
-        """
-        for _ in range(_STARTS - 1):
-            try:
-                self.evaluate("rabbit:start()")
-            except DispatcherError as problem:
-                if "failed_to_deny_deprecated_features" not in str(problem):
-                    raise
-            else:
-                return
-        self.evaluate("rabbit:start()")
+        """`rabbitmqctl start_app`. Raises DispatcherError."""
+        self._start_at_last(lambda: self.evaluate("rabbit:start()"))
 
     def part_from(self, others: Iterable[ClusterNode]) -> None:
         """Lose these nodes from sight, both ways and at once, until `meet`. Clients still reach all nodes.
