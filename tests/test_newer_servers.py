@@ -19,6 +19,7 @@ SLICE: Final = (
     "tests/service/test_inbound_queues.py",
     "tests/service/test_without_deprecated.py",
     "tests/redis_store/test_lost_writes.py",
+    "tests/redis_store/test_rights.py",
 )
 
 
