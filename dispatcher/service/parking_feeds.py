@@ -48,6 +48,10 @@ DEFINED_S: Final = 3.0
 RETRY_S_MIN: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 QUIET_ATTEMPTS: Final = 2
+#: How long a former leader may still have messages of a quorum queue, see `_await_former`. One whose node is
+#: away may be counted until that is back, though its messages are returned.
+FORMER_S: Final = 4.0
+FORMER_POLL_S: Final = 0.05
 #: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
 #: singly.
 _UNACKED_MAX: Final = 1_000
@@ -188,11 +192,13 @@ class ParkingFeeds:
         quorum: bool,
         probe: ParkingProbe,
         defined_s: float,
+        former_s: float,
         report: Callable[[Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._link = link
         self._defined_s = defined_s
+        self._former_s = former_s
         self._quorum = quorum  # what new ones are
         self._probe = probe
         self._opening: dict[QueueId, asyncio.Task[None]] = {}
@@ -233,12 +239,30 @@ class ParkingFeeds:
                 self._report(ParkingQueueUnavailable(queue, parked))
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_S_MAX)
+        if parked.is_quorum and parked.readers:
+            await self._await_former(name, parked.channel)
         self._opening.pop(queue, None)
         if self._quorum and not parked.is_quorum:
             log.warning("parking_queue_is_classic", lane=self._lane.lane, queue=name)
         self._channels.parking.add(parked.channel)
         self._feeds[queue] = ParkingFeed(self._link, name, parked.channel, quorum=parked.is_quorum)
         self._report(ParkingQueueOpened(queue))
+
+    async def _await_former(self, name: str, channel: int) -> None:
+        """Wait until RabbitMQ has taken back what a former leader was reading: who reads before gets newer
+        messages first.
+
+        Each channel of a lost connection ends when RabbitMQ has worked off what came on it. That of the lock
+        may be the first, and one that has fetches to do the last.
+        """
+        log.info("parking_queue_is_read", lane=self._lane.lane, queue=name)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._former_s
+        while clock() < deadline:
+            declared = await self._link.call(channel, QueueDeclare(queue=name, passive=True))
+            if declared.message_count and not declared.consumer_count:  # zeros alone may be no answer
+                return
+            await asyncio.sleep(FORMER_POLL_S)
 
     async def _try_to_open(self, name: str) -> Parked | str:
         """Why it can't be opened, if it can't."""

@@ -67,7 +67,7 @@ from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.operators import Operators, ReloadCall
 from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
-from dispatcher.service.parking_feeds import DEFINED_S, ParkingFeeds
+from dispatcher.service.parking_feeds import DEFINED_S, FORMER_S, ParkingFeeds
 from dispatcher.service.parking_probe import OpenProbe, ParkingProbe
 from dispatcher.service.publications import Relay
 from dispatcher.service.publish_bisect import BLAMES_A_PUBLISH, BisectState, ended_over_a_publish
@@ -93,6 +93,8 @@ class Session:
     dead_letters_type: type[DeadLetterCount] = DeadLetterCount
     #: How long a new parking queue waits before it is used.
     defined_s: float = DEFINED_S
+    #: How long one that a former leader was reading may wait for that one's end.
+    former_s: float = FORMER_S
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class Session:
             self._link, parking, self._names, self._channels, self._reader,
             quorum=not all(inbound.replaceable for inbound in lane.state.inbounds),
             probe=ParkingProbe(self._open_probe, self._names, self._link), defined_s=self.defined_s,
-            report=self.report, fail=self.end,
+            former_s=self.former_s, report=self.report, fail=self.end,
         )  # fmt: skip
         self._originals = OriginalAcks(feeds, self._parking)
         relay = Relay(

@@ -225,10 +225,9 @@ async def _exchange_exists(link: Link, exchange: str) -> bool:
     return True
 
 
-async def _declare(link: Link, channel: int, queue: str, arguments: dict[str, Any]) -> int:
-    """Returns how many messages are in it."""
-    declared = await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
-    return int(declared.message_count)
+async def _declare(link: Link, channel: int, queue: str, arguments: dict[str, Any]) -> Any:
+    """Returns the answer, with `message_count` and `consumer_count`."""
+    return await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
 
 
 def parking_queues(names: LaneNames, count: int) -> tuple[str, ...]:
@@ -242,6 +241,7 @@ class Parked(NamedTuple):
     channel: int  # of its own
     was_there: bool  # something is in it
     is_quorum: bool
+    readers: int  # that RabbitMQ counts; a quorum queue counts each message that a `basic.get` has
 
 
 async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool) -> Parked:
@@ -252,7 +252,7 @@ async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool
     """
     channel, is_quorum = await link.open_channel(), quorum
     try:
-        count = await _declare(link, channel, queue, parking_arguments(quorum=quorum))
+        declared = await _declare(link, channel, queue, parking_arguments(quorum=quorum))
     except ChannelRefused as refused:
         if refused.code != PRECONDITION_FAILED:
             raise
@@ -260,10 +260,9 @@ async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool
         is_quorum = differs is None or shows_quorum(differs.code, differs.text)
         channel = await link.open_channel()
         declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
-        count = int(declared.message_count)
     bind = commands.Queue.Bind(queue=queue, exchange=names.exchange, routing_key=queue)
     await link.call(channel, bind)
-    return Parked(channel, count > 0, is_quorum)
+    return Parked(channel, int(declared.message_count) > 0, is_quorum, int(declared.consumer_count))
 
 
 def parking_arguments(*, quorum: bool) -> dict[str, Any]:

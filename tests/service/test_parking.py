@@ -11,13 +11,15 @@ import redis
 import structlog
 from pamqp import commands
 
+from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.bounds import DELIVERIES_MAX
 from dispatcher.errors import ChannelRefused
 from dispatcher.redis_store.scripts import LaneKeys
+from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.topology import parking_queues
 from tests.service.clients import Client
-from tests.service.conftest import Starter
+from tests.service.conftest import AtOnce, Starter
 from tests.service.harness import LANE, Bench, lane
 from tests.service.protocol_consumer import ProtocolConsumer
 from tests.service.test_queue_type import QUORUM, warnings
@@ -213,6 +215,44 @@ async def test_what_came_in_replicated_is_parked_replicated(bench: Bench) -> Non
     assert numbers(slow, "a") == list(range(total))
     await has_no_parking_queue(client, bench)
     await bench.acked()
+
+
+class Patient(AtOnce):
+    """Waits for former leaders for longer than the test may take."""
+
+    former_s = 600.0
+
+
+class PatientRunner(LaneRunner):
+    session_type = Patient
+
+
+async def test_what_a_former_leader_still_has_comes_before_what_it_left(bench: Bench) -> None:
+    """RabbitMQ ends each channel of a lost connection when it has worked off what came on it: the lock may be
+    free before the last message that was fetched is back."""
+    bench.runner_type = PatientRunner
+    client = await bench.client()
+    await client.declare("in", **QUORUM)
+    options = lane(look_ahead=LOOK_AHEAD)
+    await bench.run(orders=options)
+    _, stuck, other = await park_a_group(bench, client)
+    await bench.crash()
+    await client.has_ready(first_of(bench), BACKLOG - 1)
+    former = await client.link.open_channel()
+    for _ in range(3):
+        fetched = await client.link.call(former, commands.Basic.Get(queue=first_of(bench)))
+        assert isinstance(fetched, Fetched)
+    with structlog.testing.capture_logs() as logs:
+        await bench.run(orders=options)
+        stuck.release()
+        await eventually(lambda: [one for one in logs if one["event"] == "parking_queue_is_read"])
+    client.send("in", b"0", "b")
+    await other.has(1)
+    assert numbers(stuck, "a") == [0]
+    await client.link.call(former, commands.Channel.Close(200, "it has ended", 0, 0))
+    await stuck.has(BACKLOG)
+    assert numbers(stuck, "a") == list(range(BACKLOG))
+    await has_no_parking_queue(client, bench)
 
 
 async def test_a_classic_parking_queue_of_before_is_emptied_and_replaced(
