@@ -10,7 +10,9 @@ from dispatcher.sim.campaign import RunOutcome, run_scenario
 from dispatcher.sim.seeds import make_scenario
 from tests.sim.plants import PLANTS, Plant
 
-SEEDS_MAX = 1_000
+#: So many more are tried where the written seed finds the bug no more: the rarest bugs need more, and whoever
+#: changed what seeds mean names a new one, rather than that each run of the tests searches.
+MORE_SEEDS = 100
 
 
 def _run(seed: int, plant: Plant) -> RunOutcome:
@@ -23,14 +25,17 @@ def _run(seed: int, plant: Plant) -> RunOutcome:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PLANTS)
 def test_the_bug_is_found(name: str) -> None:
-    """The first seed is one that found it when it was written down: quick, and only where to begin."""
+    """The first seed is one that found it when it was written down."""
     planted = PLANTS[name]
-    for seed in (planted.seed, *range(1, SEEDS_MAX + 1)):
+    for seed in (planted.seed, *range(1, MORE_SEEDS + 1)):
         if _run(seed, planted.plant).checker in planted.checkers:
             without = run_scenario(make_scenario(seed))
             assert without.problem is None, f"seed {seed} fails without the plant: {without.problem}"
             return
-    pytest.fail(f"{name} was not found in {SEEDS_MAX} seeds")
+    pytest.fail(
+        f"neither its seed {planted.seed} nor the first {MORE_SEEDS} find {name}: "
+        f"`python -m tests.sim.plants {name}` names seeds that do"
+    )
 
 
 def test_a_plant_that_breaks_the_program_is_not_found() -> None:

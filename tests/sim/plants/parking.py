@@ -35,7 +35,7 @@ def parking_queue_used_before_it_is_on_disk(lane: Any, session: Any, store: Any)
     session._link.call = noting
 
 
-@planted("look_ahead", seed=109)
+@planted("look_ahead", seed=197)
 def full_look_aheads_are_left(lane: Any, session: Any, store: Any) -> None:
     """Nothing is parked because a look-ahead is full."""
     if (parking := lane.state.find(Parking)) is not None:
