@@ -74,65 +74,63 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize(("body", "problem"), UNREADABLE)
-async def test_what_can_not_be_read_is_kept_in_the_dead_queue(
-    bench: Bench, body: bytes, problem: str
-) -> None:
+async def test_what_can_not_be_read_is_kept_in_the_dead_queue(bench: Bench) -> None:
     client, consumer = await _working(bench)
-    consumer.publish(body)
-    await client.has_ready(bench.names().dead, 1)
-    (dead,) = await client.take(bench.names().dead)
-    assert dead.body == body
-    reason = (read_properties(dead.properties).headers or {})["x-dispatch-reason"]
-    assert problem in reason
-    assert bench.counter("control_refused") == 1
+    for number, (body, problem) in enumerate(UNREADABLE, start=1):
+        consumer.publish(body)
+        await client.has_ready(bench.names().dead, 1)
+        (dead,) = await client.take(bench.names().dead)
+        assert dead.body == body
+        reason = (read_properties(dead.properties).headers or {})["x-dispatch-reason"]
+        assert problem in reason, body
+        assert bench.counter("control_refused") == number, body
     await _still_works(bench, client, consumer)
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"prefetch": 0}, "prefetch"),
-        ({"prefetch": -1}, "prefetch"),
-        ({"prefetch": 1_000_000}, "prefetch"),
-        ({"prefetch": "50"}, "prefetch"),
-        ({"prefetch": True}, "prefetch"),
-        ({"protocol": 2}, "protocol"),
-        ({"protocol": "x" * 200_000}, "protocol: must be 1, not 'xxxxxxxxxxxx...xxxxxxxxxxxxx'"),
-        ({"consumer": "with space"}, "consumer"),
-        ({"consumer": "x" * 300}, "consumer"),
-        ({"n": 0}, "n"),
-        ({"in_hand": [[1, "not base64!", "00"]]}, "in_hand"),
-        ({"in_hand": [[1, "Zw==", "xyz"]]}, "in_hand"),
-        ({"in_hand": [[1, "Zw=="]]}, "in_hand"),
-        ({"in_hand": {"1": 2}}, "in_hand"),
-        ({"in_hand": [[1, "Zw==", "00" * 16], [1, "Zw==", "11" * 16]]}, "seq 1 is named twice"),
-        ({"incarnation": "\ud800"}, "incarnation"),
-    ],
-)
-async def test_a_join_that_can_not_be_accepted_is_refused_with_the_reason(
-    bench: Bench, changes: dict[str, object], problem: str
-) -> None:
+REFUSED_JOINS: list[tuple[dict[str, object], str]] = [
+    ({"prefetch": 0}, "prefetch"),
+    ({"prefetch": -1}, "prefetch"),
+    ({"prefetch": 1_000_000}, "prefetch"),
+    ({"prefetch": "50"}, "prefetch"),
+    ({"prefetch": True}, "prefetch"),
+    ({"protocol": 2}, "protocol"),
+    ({"protocol": "x" * 200_000}, "protocol: must be 1, not 'xxxxxxxxxxxx...xxxxxxxxxxxxx'"),
+    ({"consumer": "with space"}, "consumer"),
+    ({"consumer": "x" * 300}, "consumer"),
+    ({"n": 0}, "n"),
+    ({"in_hand": [[1, "not base64!", "00"]]}, "in_hand"),
+    ({"in_hand": [[1, "Zw==", "xyz"]]}, "in_hand"),
+    ({"in_hand": [[1, "Zw=="]]}, "in_hand"),
+    ({"in_hand": {"1": 2}}, "in_hand"),
+    ({"in_hand": [[1, "Zw==", "00" * 16], [1, "Zw==", "11" * 16]]}, "seq 1 is named twice"),
+    ({"incarnation": "\ud800"}, "incarnation"),
+]
+
+
+async def test_a_join_that_can_not_be_accepted_is_refused_with_the_reason(bench: Bench) -> None:
     client, consumer = await _working(bench)
-    other = bench.consumer("c2")
-    await other.connect()
-    other.n = 1
-    other.send_join(**changes)
-    await eventually(lambda: other.heard("refused"), what="the refusal")
-    assert problem in other.heard("refused")[0].body["reason"]
-    assert not other.heard("welcome")
+    for changes, problem in REFUSED_JOINS:
+        other = bench.consumer("c2")
+        await other.connect()
+        other.n = 1
+        other.send_join(**changes)
+        await eventually(lambda other=other: other.heard("refused"), what=f"the refusal of {changes}")
+        assert problem in other.heard("refused")[0].body["reason"]
+        assert not other.heard("welcome")
+        await other.drop()
     await _still_works(bench, client, consumer)
 
 
-@pytest.mark.parametrize("queue", ["control", "dead", "lock", "heartbeat"])
-async def test_a_join_with_a_queue_of_ours_is_refused(bench: Bench, queue: str) -> None:
+async def test_a_join_with_a_queue_of_ours_is_refused(bench: Bench) -> None:
     client, consumer = await _working(bench)
-    other = bench.consumer("c2")
-    await other.connect()
-    other.n = 1
-    other.send_join(queue=f"{bench.names().exchange}.{queue}")
-    await eventually(lambda: bench.counter("control_refused") == 1)
-    assert bench.counter("joins") == 1
+    for number, queue in enumerate(("control", "dead", "lock", "heartbeat"), start=1):
+        other = bench.consumer("c2")
+        await other.connect()
+        other.n = 1
+        other.send_join(queue=f"{bench.names().exchange}.{queue}")
+        await eventually(lambda number=number: bench.counter("control_refused") == number)
+        assert bench.counter("joins") == 1, queue
+        await other.drop()
     await _still_works(bench, client, consumer)
 
 
