@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.relay.compare import changes, main
+from bench.relay.compare import main
 from bench.relay.report import Results, write_json
 from bench.relay.rounds import Throughput
 from dispatcher.nodes import Servers
@@ -53,18 +52,8 @@ def test_a_planted_twofold_slowdown_is_told(
     servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = _measured(servers, tmp_path / "before.json")
-    same = _measured(servers, tmp_path / "same.json")
     (tmp_path / "sitecustomize.py").write_text(TWICE_AS_DEAR)
     slow = _measured(servers, tmp_path / "slow.json", tmp_path)
-    own = {
-        file: next(
-            change.ratio
-            for change in changes(json.loads(before.read_text()), json.loads(file.read_text()))
-            if change.what == "own CPU"
-        )
-        for file in (same, slow)
-    }
-    assert own[same] < 1.5 < own[slow] < 3
     assert main([str(before), str(slow), "--limit", "1.5"]) == 1
     told = capsys.readouterr().out.splitlines()
     assert [line for line in told if "own CPU" in line and line.endswith("DEARER")]
