@@ -74,13 +74,13 @@ def run(
     window = Window(since, until)
     found = look(ledger, window, report)
     began_s = time.monotonic()
-    with spark_session(master, fitting(found)) as spark:
+    with spark_session(master, fitting(found), keep_classes=True) as spark:
         say_stage("starting Java and Spark", time.monotonic() - began_s)
         stage = StageProgress(spark, stage_shares(found))
         summary = run_pipeline(spark, ledger, found, report, window, stage)
-    if as_json:
-        print_json(summary)
-    else:
-        print(as_text(summary))
+        if as_json:
+            print_json(summary)
+        else:
+            print(as_text(summary), flush=True)
     if summary["verdict"] == "violated":
         raise typer.Exit(1)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.class_archive import JAVA_ENDS_WITHIN_S, class_archive
 
 DEFAULT_MASTER: Final = "local[*]"
 #: Spark's own variable for its heap on this machine.
@@ -53,8 +54,6 @@ _NAMED_OFTEN: Final = {
 _HEAP_FULL: Final = "java.lang.OutOfMemoryError"
 #: For how long a Java process may go on after its last word.
 _ENDING_S: Final = 5
-#: For how long it may end, on a machine that is busy with others.
-_LAST_S: Final = 30
 #: What a file system says that takes no more.
 _NO_ROOM: Final = [os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)]
 #: The session of a `spark_session` that is not over.
@@ -69,11 +68,14 @@ _LOCAL: Final = {
 
 
 @contextlib.contextmanager
-def spark_session(master: str | None = None, settings: dict[str, str] | None = None) -> Iterator[Any]:
+def spark_session(
+    master: str | None = None, settings: dict[str, str] | None = None, *, keep_classes: bool = False
+) -> Iterator[Any]:
     """A session that is stopped afterwards. `master` None: what spark-submit says, else every core of this
     machine. Within another one it is that one's session, which goes on: a program may run several commands
     for one start of Spark. Settings that Spark can change while it runs are changed until the inner one is
-    over. Raises ConfigurationError where Spark can't start, where it ends within, and where the outer session
+    over. `keep_classes`: a later start of Spark may find these classes in a file (`class_archive`).
+    Raises ConfigurationError where Spark can't start, where it ends within, and where the outer session
     has another master, or settings that need another start of Spark."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
@@ -93,7 +95,8 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
     configured = _configured(SparkConf(loadDefaults=submitted), master, settings or {}, submitted=submitted)
     heap = configured.get(_HEAP, "")
     logging.getLogger().addFilter(_is_not_of_py4j)
-    with _spark_log() as log:
+    with _spark_log() as log, class_archive(is_of_use=not submitted, may_make=keep_classes) as archive:
+        _add_option(configured, archive.options)
         gateway = context = None
         try:
             try:
@@ -106,6 +109,8 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
             except (PySparkException, Py4JError, OSError) as problem:
                 raise ConfigurationError(f"Spark can't start: {_reason(problem, log)}") from None
             _remember_classes(context._jvm)
+            if not submitted:
+                _leave_checksums_out(context)
             try:
                 _open.append(SparkSession.builder.getOrCreate())
                 yield _open[-1]
@@ -119,7 +124,8 @@ def spark_session(master: str | None = None, settings: dict[str, str] | None = N
                 with contextlib.suppress(Py4JError, OSError):  # its Java process was killed
                     context.stop()
             if gateway is not None and not submitted:
-                _end(gateway)
+                with archive.kept(gateway.proc):
+                    _end(gateway, archive.limit_s)
 
 
 @contextlib.contextmanager
@@ -155,6 +161,12 @@ def _configured(configured: Any, master: str | None, settings: dict[str, str], *
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return configured
+
+
+def _add_option(configured: Any, option: str) -> None:
+    """Of Java, if there is one."""
+    if option:
+        configured.set(JAVA_OPTIONS, f"{configured.get(JAVA_OPTIONS, '')} {option}".strip())
 
 
 def _wanted(settings: dict[str, str], *, submitted: bool) -> dict[str, str]:
@@ -243,6 +255,13 @@ def _remember_classes(jvm: Any) -> None:
         setattr(jvm, name, found)
         for member in members:
             setattr(found, member, getattr(found, member))
+
+
+def _leave_checksums_out(context: Any) -> None:
+    """Of files on a disk: Parquet has its own, and for each file Hadoop would start one more process, which
+    sets the rights of the file with the checksum."""
+    local = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())
+    local.setWriteChecksum(False)
 
 
 def java_process(spark: Any) -> int | None:
@@ -335,7 +354,7 @@ def _ended(code: int) -> str:
     return f"Spark's Java process has ended (exit code {code}): start again"
 
 
-def _end(gateway: Any) -> None:
+def _end(gateway: Any, limit_s: float) -> None:
     """Ends the Java process that `launch_gateway` has started: it would wait until this program ends."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
@@ -344,12 +363,12 @@ def _end(gateway: Any) -> None:
     with contextlib.suppress(Py4JError, OSError):  # it was killed
         gateway.shutdown()
     process.stdin.close()
-    await_end(process)
+    await_end(process, limit_s)
     SparkContext._gateway = SparkContext._jvm = None
     SparkContext._active_spark_context = None  # stop() leaves it if Java has ended before
 
 
-def await_end(process: subprocess.Popen[bytes], limit_s: float = _LAST_S) -> None:
+def await_end(process: subprocess.Popen[bytes], limit_s: float = JAVA_ENDS_WITHIN_S) -> None:
     """Of a Java process that has nothing left to do; after `limit_s` it is killed."""
     try:
         process.wait(limit_s)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.errors import ConfigurationError
+from dispatcher.pipeline.class_archive import class_archive
 from dispatcher.pipeline.ledger_reading import read_records
 from dispatcher.pipeline.plan_file import read_plan
 from dispatcher.pipeline.report_folder import report_folder
@@ -24,6 +25,8 @@ from tests.pipeline.conftest import EVERYTHING, run_pipeline
 from tests.pipeline.ledgers import Leader, Numbers, in_order
 
 PROGRAM = "from dispatcher.cli import main; main()"
+#: Fewer would not be those that a run needs.
+CLASSES_BYTES = 100 * 2**20
 WRITE = """
 import sys
 from datetime import UTC, datetime
@@ -62,15 +65,18 @@ def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) ->
     found = run(
         "--input", str(ledger(tmp_path / "ä", swapped=True)), "--output", str(report), "--master", "local[1]",
         "--since", "2026-11-22T23:59", "--until", "2026-11-22T23:59:50.002",
-        LC_ALL="C", TZ="America/New_York",
+        LC_ALL="C", TZ="America/New_York", XDG_CACHE_HOME=str(started_once(tmp_path / "cache")),
     )  # fmt: skip
     assert found.returncode == 1, found.stderr
     lines = found.stderr.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         "starting Java and Spark", "reading leaderships", "hand-overs", "lifecycle", "order audit",
         "statistics", "hot groups and stalls", "fairness", "cost model", "summary",
+        "keeping Spark classes for later starts",
     ]  # fmt: skip
-    assert ["about" in line for line in lines] == [False, *[True] * 8, False], "what is left is estimated"
+    assert ["about" in line for line in lines] == [False, *[True] * 8, False, False], "what is left"
+    (classes,) = (tmp_path / "cache").glob("*/spark-*.jsa")
+    assert classes.stat().st_size > CLASSES_BYTES
     *_, violation, verdict = found.stdout.splitlines()
     assert violation.startswith(
         "out of order: lane orders, group g: arrival 1 of in to c-i1 (seq 2) was handed"
@@ -79,6 +85,14 @@ def test_a_violation_is_told_by_the_verdict_and_the_exit_code(tmp_path: Path) ->
     summary = json.loads((report / "summary.json").read_text())
     assert summary["window"]["until"] == "2026-11-22T23:59:50.002000+00:00"
     assert summary["lanes"]["orders"]["hand_overs"] == 2  # the third ended later
+
+
+def started_once(cache: Path) -> Path:
+    """A user's cache in which the next run keeps Spark's classes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        with class_archive(is_of_use=True, may_make=True):
+            return cache
 
 
 def refusal(*arguments: str) -> str:

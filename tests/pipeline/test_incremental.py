@@ -120,7 +120,6 @@ def count_more(folder: Path, lane: str, group: str, more: int) -> None:
         place = table.schema.get_field_index("hand_overs")
         changed = table.set_column(place, table.schema.field(place), pa.array(counts, pa.int64()))
         file.unlink()
-        file.with_name(f".{file.name}.crc").unlink()
         pq.write_table(changed, file)
 
 
