@@ -39,13 +39,11 @@ class Eligibility:
 
     def __init__(self, lane: LaneTime, *, one_at_a_time: bool) -> None:
         self._lane = lane
-        self._one_at_a_time = one_at_a_time  # of each group one message is out at a time
-        #: What keeps all of a group from every consumer now.
-        self.group_held_by: GroupCheck = self._held_while_out if one_at_a_time else self.kept_back_by
+        self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
         self.lane_holds = LaneHolds()
-        self.flag_checks: list[GroupCheck] = []  # asked of groups with flags only
-        self.retry_checks: list[HeadCheck] = []  # asked of messages that were handed over before
-        self.head_checks: list[HeadCheck] = []
+        self.flag_checks: list[GroupCheck] = []  # asked of groups with flags
+        self.new_checks: list[HeadCheck] = []  # asked of messages that were never handed over
+        self.retry_checks: list[HeadCheck] = []  # asked of messages that were
 
     # -- decisions --
 
@@ -57,15 +55,16 @@ class Eligibility:
     def held_by(self, group: Group, head: Original | None) -> HoldKind | None:
         """What keeps the first message of one of the group's backlogs from going in its turn; None: it is
         parked."""
-        is_plain = group.flags is None and not self._one_at_a_time  # then its state alone decides
+        if self.one_at_a_time and group.in_flight:
+            return HoldKind.ONE_AT_A_TIME
         state = group.state
-        if not is_plain or not (state is OWNED or state is FREE):
-            kind = self.group_held_by(group)
+        if group.flags is not None or not (state is OWNED or state is FREE):
+            kind = self.kept_back_by(group)
             if kind is not None:
                 return kind
         if group.in_flight >= group.window:
             return HoldKind.WINDOW_FULL
-        return self.head_held_by(head) if head is not None and (head.attempt or self.head_checks) else None
+        return self.head_held_by(head) if head is not None and (head.attempt or self.new_checks) else None
 
     def kept_back_by(self, group: Group) -> HoldKind | None:
         """What keeps the group from every consumer, whatever is out of it."""
@@ -73,10 +72,7 @@ class Eligibility:
             kind = self.flag_held_by(group)
             if kind is not None:
                 return kind
-        state = group.state
-        if state is OWNED or state is FREE:
-            return None
-        return _OF_GROUP_STATE[state]
+        return _OF_GROUP_STATE.get(group.state)
 
     def flag_held_by(self, group: Group) -> HoldKind | None:
         """What operators have said that keeps the group back, and messages of it that will come."""
@@ -86,18 +82,10 @@ class Eligibility:
                 return kind
         return None
 
-    def _held_while_out(self, group: Group) -> HoldKind | None:
-        return HoldKind.ONE_AT_A_TIME if group.in_flight else self.kept_back_by(group)
-
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""
-        if head.attempt:
-            for retry_check in self.retry_checks:
-                kind = retry_check(head)
-                if kind is not None:
-                    return kind
-        for head_check in self.head_checks:
-            kind = head_check(head)
+        for check in self.retry_checks if head.attempt else self.new_checks:
+            kind = check(head)
             if kind is not None:
                 return kind
         return None

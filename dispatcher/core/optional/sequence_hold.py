@@ -52,7 +52,7 @@ class SequenceHold(Feature):
         state.signals.dispatched.append(self.dispatched)
         state.signals.overtaken.append(lambda message: message.number is not None)
         state.signals.resuming.append(self.give_up)
-        state.eligibility.head_checks.append(self._held_by)
+        state.eligibility.new_checks.append(self._held_by)
         state.explanation.facts[HoldKind.NUMBER_MISSING] = self._facts
         state.on_hold[HoldKind.NUMBER_MISSING] = self._begin_wait
 
@@ -70,18 +70,16 @@ class SequenceHold(Feature):
 
     # -- what may go --
 
-    def bars(self, head: Original) -> bool:
+    def _held_by(self, head: Original) -> HoldKind | None:
         """A message that could go otherwise has to wait for one before it."""
         group_id, number = head.group_id, place_of(head)
-        if number is None or group_id is None or head.attempt or head.is_parked:
-            return False
+        if number is None or group_id is None or head.is_parked:
+            return None
         due = self._sequences.due(group_id)
         if due is None or self._given_up.get(group_id) == due:
-            return False
-        return number > due or self.pending_redeliveries.has_any(group_id)
-
-    def _held_by(self, head: Original) -> HoldKind | None:
-        return HoldKind.NUMBER_MISSING if self.bars(head) else None
+            return None
+        is_early = number > due or self.pending_redeliveries.has_any(group_id)
+        return HoldKind.NUMBER_MISSING if is_early else None
 
     def _begin_wait(self, _: Group, head: Original) -> None:
         """The time begins in which the number that is due may still come, unless it has begun."""

@@ -368,5 +368,5 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         decided about one of them."""
         if group.in_flight >= group.window or group.state not in (OWNED, FREE):
             return False
-        kind = self._eligibility.group_held_by(group)
+        kind = self._eligibility.held_by(group, None)
         return kind is None or kind is HoldKind.DECIDED

@@ -73,14 +73,14 @@ def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
 def one_at_a_time_not_said(lane: Any, session: Any, store: Any) -> None:
     """Where one message of a group is out at a time, no reason is given for the others."""
     eligibility, explanation = lane.state.eligibility, lane.state.explanation
-    why, decide = explanation.why, eligibility.group_held_by
+    why, is_so = explanation.why, eligibility.one_at_a_time
 
     def blind(group: Any) -> Any:
-        eligibility.group_held_by = eligibility.kept_back_by
+        eligibility.one_at_a_time = False
         try:
             return why(group)
         finally:
-            eligibility.group_held_by = decide
+            eligibility.one_at_a_time = is_so
 
     explanation.why = blind
 
