@@ -19,8 +19,9 @@ Read in this order. It is all that a lane without options needs once its consume
 dispatcher or consumer fails. Skip every `for … in signals…` at first: capabilities listen there.
 
 1. `model`        messages, groups with their backlogs, consumers; which states they have, and the tables of
-                  transitions between these. What only capabilities remember of a message or a consumer is in
-                  their base classes, in `rare_facts` and `consumer_life`.
+                  transitions between these. What several capabilities remember of a message or a consumer is
+                  in their base classes, in `rare_facts` and `consumer_life`; what only one remembers of
+                  a consumer is in a class of its own (`ConsumerLife.note`).
 2. `inbound`      the inbound queues, and the three kinds of sources that one has for the delivery pass: one
                   for each consumer's own groups, one for groups without an owner, one for messages without a
                   group.

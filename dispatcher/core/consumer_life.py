@@ -1,17 +1,19 @@
-"""A consumer's life, from its join to its end, and what capabilities remember of it.
+"""A consumer's life, from its join to its end.
 
 Membership leads it from state to state. The delivery pass asks only whether it `receives` and `is_open`.
+What a single capability remembers of a consumer is in a class of its own, see `note`.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
-from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
-from dispatcher.wire.protocol import Begun, Join
+from dispatcher.wire.protocol import Join
+
+N = TypeVar("N")
 
 
 class ConsumerState(Enum):
@@ -45,14 +47,13 @@ RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
 
 
 class ConsumerLife:
-    """One incarnation: its ids and queues, and what each capability knows about it."""
+    """One incarnation: its ids and queues, its state, and what several parts of a lane know about it."""
 
     __slots__ = (
-        "state", "begun", "broken", "bundle", "depth", "drained", "evicted_by", "id",
-        "last_heard_ms", "last_sent_ms", "lost_until_ms", "n", "number", "overdue", "ping_unanswered",
-        "prefetch", "queue", "readers", "receives", "reclaiming", "refusals", "refused_n", "refused_until_ms",
-        "reported", "resumes_as", "sent_again", "settled_at_ms", "stored", "user", "uuid", "waiting",
-        "waiting_heard_ms", "waiting_told", "work_ms",
+        "state", "bundle", "depth", "drained", "evicted_by", "id", "last_heard_ms", "last_sent_ms",
+        "lost_until_ms", "n", "_notes", "number", "overdue", "ping_unanswered", "prefetch", "queue",
+        "readers", "receives", "reclaiming", "refusals", "refused_n", "refused_until_ms", "resumes_as",
+        "user", "uuid", "waiting", "waiting_heard_ms", "waiting_told",
     )  # fmt: skip
 
     def __init__(self, number: int, row: IncarnationRow, now_ms: int) -> None:
@@ -83,22 +84,13 @@ class ConsumerLife:
         # … and its end before its time.
         self.evicted_by: Any = None  # who ends it: membership/evictions.py has the type
         self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
-        # Recovery
-        self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
-        self.sent_again: set[int] = set()  # seqs that its latest join did not name
-        self.broken: OrderedSet[Any] = OrderedSet()  # groups of which a copy is gone that it has not seen
         # Operators
         self.drained = False  # it gets nothing more
-        # Poison messages
-        self.begun: dict[type, Begun] = {}  # its latest settle and its latest heartbeat say so
-        # Measured cost
-        self.settled_at_ms = 0  # when it last said that it had done something …
-        self.work_ms: float | None = None  # … and what a message takes it
         # Forwarding: how many messages wait in its queue, as far as is known. None: it speaks the protocol.
         self.depth: int | None = None
         self.readers = 0  # of that queue, when it was last looked at
-        self.stored = 0  # copies that came into that queue
         self.reclaiming = False  # the queue is being read back
+        self._notes: dict[type, Any] = {}
 
     def become(self, state: ConsumerState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
@@ -106,6 +98,14 @@ class ConsumerLife:
             raise InvalidTransition(f"consumer {self.id} can't go from {self.state.value} to {state.value}")
         self.state = state
         self.receives = state in RECEIVING
+
+    def note(self, kind: type[N]) -> N:
+        """What the capability that has this class remembers of the consumer; made when it is first asked
+        for."""
+        note = self._notes.get(kind)
+        if note is None:
+            note = self._notes[kind] = kind()
+        return cast(N, note)
 
     @property
     def is_open(self) -> bool:

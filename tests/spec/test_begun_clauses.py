@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.core.optional.poison import may_have_begun
+from dispatcher.core.optional.poison import Told, may_have_begun
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 from tests.spec.lane_bench import LaneBench, clause
 from tests.spec.parking_bench import ParkingBench
@@ -104,7 +104,8 @@ def test_m1_many_ranges_cost_no_more_than_to_sort_them() -> None:
     bench.arrive(*(f"{chr(1_000 + n)}1" for n in range(2_000)))
     consumer = bench.lane.state.by_uuid["one-1"]
     assert len(consumer.in_flight) == 2_000
-    consumer.begun[Settle] = Begun(tuple(Pair((seq, seq)) for seq in reversed(list(consumer.in_flight))), 1)
+    ranges = tuple(Pair((seq, seq)) for seq in reversed(list(consumer.in_flight)))
+    consumer.note(Told)[Settle] = Begun(ranges, 1)
     assert len(may_have_begun(consumer)) == 2_000
     assert looked_at <= 5 * 2_000
 

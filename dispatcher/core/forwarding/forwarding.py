@@ -8,6 +8,7 @@ messages of the lane.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -92,7 +93,8 @@ class Forwarding(Feature):
         self._due_ms = dict.fromkeys(self._declared, state.now_ms)  # when to look at which queue
         self._pause_ms: dict[str, int] = {}  # before the next look at one whose consumer has no room
         self._looks_left: dict[str, list[int]] = {}  # pauses before the further looks at a queue
-        self._asked: dict[str, int] = {}  # queues that are looked at, and what had come into them before
+        self._stored: Counter[Consumer] = Counter()  # copies that came into their queues
+        self._asked: dict[str, int] = {}  # queues that are looked at, and what was stored in them before
         self._open: dict[str, _Reclaim] = {}
         self._crowded: set[str] = set()  # queues with several readers, which was told
         self._next_seq: dict[str, int] = {}  # by consumer: after all numbers of its former incarnations
@@ -122,6 +124,7 @@ class Forwarding(Feature):
 
     def _ended(self, consumer: Consumer) -> None:
         self._next_seq[consumer.id] = consumer.next_seq
+        del self._stored[consumer]
 
     def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
         """Go on with what a former leader has left. The consumers must have been loaded."""
@@ -154,7 +157,7 @@ class Forwarding(Feature):
         consumer = self._state.by_number.get(event.incarnation)
         if consumer is None:
             return
-        consumer.stored += len(event.seqs)
+        self._stored[consumer] += len(event.seqs)
         self._settle(consumer, event.seqs)
         if _is_short(consumer):
             self._look_soon(consumer)
@@ -177,7 +180,7 @@ class Forwarding(Feature):
             if at_ms > state.now_ms or queue in self._asked:
                 continue
             consumer = state.by_queue.get(queue)
-            self._asked[queue] = consumer.stored if consumer is not None else 0
+            self._asked[queue] = self._stored[consumer] if consumer is not None else 0
             state.effects.actions.append(InspectQueue(queue))
 
     def changed(self, event: ReadersChanged) -> None:
@@ -205,7 +208,7 @@ class Forwarding(Feature):
         if consumer.reclaiming:
             return
         consumer.readers = event.readers
-        self._measure(consumer, event.ready + consumer.stored - before)
+        self._measure(consumer, event.ready + self._stored[consumer] - before)
         self._tell_crowd(consumer)
         if not event.readers:
             self._membership.liveness.queue_gone(queue)
@@ -329,7 +332,7 @@ class Forwarding(Feature):
         seq, target.next_seq = target.next_seq, target.next_seq + 1
         assert target.depth is not None
         target.depth += 1
-        target.stored += 1
+        self._stored[target] += 1
         target.credit -= 1
         state.refresh_credit(target)
         state.counters["handed_on"] += 1

@@ -24,6 +24,7 @@ from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
+from dispatcher.core.recovery.copies import Copies
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.matching import Recovery
@@ -204,7 +205,7 @@ class Membership(Feature):
 
     def _is_doubtful(self, consumer: Consumer) -> bool:
         """It has not shown to us that it lives and has something in hand."""
-        return consumer.state not in PRESENT or not consumer.reported
+        return consumer.state not in PRESENT or not consumer.note(Copies).reported
 
     def _is_over(self, join: Join) -> bool:
         """An incarnation that was taken back, or that has joined before and is not known any more."""
@@ -267,20 +268,21 @@ class Membership(Feature):
         number while the first copy was still in the consumer's queue. The consumer ignores the second copy
         then, which shows when it lacks it once more.
         """
-        reported = consumer.reported or frozenset()
+        copies = consumer.note(Copies)
+        reported = copies.reported or frozenset()
         missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]
         for message in missing:
             group = message.group
             if self._recovery.is_lost(message):
                 self._recovery.lost_originals.drop(message, consumer)
-            elif group is not None and (not message.group_seq or message.seq in consumer.sent_again):
-                consumer.broken.add(group)
-        consumer.sent_again.clear()
+            elif group is not None and (not message.group_seq or message.seq in copies.sent_again):
+                copies.broken.add(group)
+        copies.sent_again.clear()
         ready = [
             m for m in missing
             if m.consumer is consumer and m.is_here and (m.group is None or not m.group.unresolved)
         ]  # fmt: skip
-        consumer.sent_again.update(message.seq for message in ready)
+        copies.sent_again.update(message.seq for message in ready)
         self._groups.send_all_again(ready)
 
     # -- words --

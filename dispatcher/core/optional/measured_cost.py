@@ -55,6 +55,14 @@ class MeasuredInbound(Inbound):
         return message
 
 
+class _Pace:
+    """How fast a consumer is."""
+
+    def __init__(self) -> None:
+        self.settled_at_ms = 0  # when it last said that it had done something …
+        self.work_ms: float | None = None  # … and what a message takes it
+
+
 class MeasuredWork(Feature):
     """What messages of a queue and type take, and consumers for any. All in ms."""
 
@@ -92,9 +100,10 @@ class MeasuredWork(Feature):
         """Learn from the settles of this step."""
         now_ms = self._state.now_ms
         for consumer, messages in self._done.items():
-            since_ms = max(consumer.settled_at_ms, min(m.dispatched_at_ms for m in messages))
-            consumer.settled_at_ms = now_ms
-            self._learn(consumer, messages, max(0, now_ms - since_ms))
+            pace = consumer.note(_Pace)
+            since_ms = max(pace.settled_at_ms, min(m.dispatched_at_ms for m in messages))
+            pace.settled_at_ms = now_ms
+            self._learn(pace, messages, max(0, now_ms - since_ms))
         for consumer in self._done:
             self._state.pool.level_changed(consumer)
         self._done.clear()
@@ -108,7 +117,7 @@ class MeasuredWork(Feature):
 
     def level(self, consumer: Consumer) -> int:
         """How much work one more message is for this consumer, on a scale of LEVELS_PER_DOUBLING."""
-        each_ms = consumer.work_ms or self._mean_ms or 1.0
+        each_ms = consumer.note(_Pace).work_ms or self._mean_ms or 1.0
         held = 1 + len(consumer.groups) + len(consumer.in_flight)
         return int(LEVELS_PER_DOUBLING * log2(1_000 * each_ms * held + 1))
 
@@ -118,9 +127,9 @@ class MeasuredWork(Feature):
             return kind
         return message.inbound, None
 
-    def _learn(self, consumer: Consumer, messages: list[Original], busy_ms: int) -> None:
+    def _learn(self, pace: _Pace, messages: list[Original], busy_ms: int) -> None:
         each_ms = max(WORK_MS_MIN, busy_ms / len(messages))
-        consumer.work_ms = _moved(consumer.work_ms, each_ms)
+        pace.work_ms = _moved(pace.work_ms, each_ms)
         self._mean_ms = _moved(self._mean_ms, each_ms)
         counts = Counter(self._kind(message) for message in messages)
         work_ms = {kind: self.kinds_ms.get(kind, each_ms) for kind in counts}

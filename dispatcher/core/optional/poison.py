@@ -35,6 +35,10 @@ from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 REASON_POISON: Final = "poison"
 
 
+class Told(dict[type, Begun]):
+    """What a consumer says that it has begun, in its latest settle and in its latest heartbeat."""
+
+
 class Suspects(Feature):
     """Tries suspects, the longest suspected first, and judges them when their consumers die.
 
@@ -78,7 +82,7 @@ class Suspects(Feature):
             return
         if isinstance(told, Heartbeat) and consumer.queue != told.queue:
             return  # of its former connection
-        consumer.begun[type(told)] = told.begun
+        consumer.note(Told)[type(told)] = told.begun
 
     def _blame(self, consumer: Consumer) -> tuple[Original, str] | None:
         """The message that has killed this consumer, if that is sure."""
@@ -267,7 +271,7 @@ def may_have_begun(consumer: Consumer) -> set[Original]:
     for seq in seqs:
         message = consumer.in_flight[seq]
         heads.setdefault(message.group or message, message)
-    told = consumer.begun.values()
+    told = consumer.note(Told).values()
     if not told:
         return set(heads.values())
     begun = {consumer.in_flight[seq] for seq in _named(seqs, told)}

@@ -10,6 +10,7 @@
 - `lost_originals`: in flight, and the original will not come back
 - `stale_entries`: entries that no consumer has a copy of, and that take capacity
 - `consumer_reports`: what consumers say, where Redis may have forgotten it
+- `copies`: which of its copies a consumer has, as it has said
 
 May touch: open entries and what they stand for (consumers' messages in flight, groups that recover).
 """

@@ -14,6 +14,7 @@ from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.notices import send_notice
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
+from dispatcher.core.recovery.copies import Copies
 from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -89,7 +90,7 @@ class ConsumerReports:
 
     def report(self, consumer: Consumer, join: Join) -> None:
         """Remember what a joining consumer has in hand, and adopt what we did not know of."""
-        consumer.reported = frozenset(item.seq for item in join.in_hand)
+        consumer.note(Copies).reported = frozenset(item.seq for item in join.in_hand)
         if not self.open:
             return
         for item in join.in_hand:
@@ -138,7 +139,11 @@ class ConsumerReports:
         """An original or entry with these bytes, unless a live consumer has said that it has it."""
         for message in self._by_fingerprint.get(item.fingerprint, ()):
             holder = message.consumer
-            if holder is not None and holder.state in PRESENT and message.seq in (holder.reported or ()):
+            if (
+                holder is not None
+                and holder.state in PRESENT
+                and message.seq in (holder.note(Copies).reported or ())
+            ):
                 continue
             if message.state in (MessageState.WAITING, MessageState.IN_FLIGHT):
                 return message

@@ -15,6 +15,7 @@ from dispatcher.core.model import OWNED, Consumer, Group, GroupState, MessageSta
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
 from dispatcher.core.ownership import close, drain, release, retarget
+from dispatcher.core.recovery.copies import Copies
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 
@@ -211,11 +212,11 @@ class GroupRecovery:
             holder, group = message.consumer, message.group
             if holder is None or not self._misses(holder, message):
                 continue
-            if group is not None and group in holder.broken:
+            if group is not None and group in holder.note(Copies).broken:
                 numbers.give(message, group, holder)
             self.send_again(message)
         for holder, group in numbers.given:
-            holder.broken.discard(group)
+            holder.note(Copies).broken.discard(group)
 
     def send_with_new_numbers(self, group: Group, messages: list[Original]) -> None:
         """Publish these copies of one consumer, in this order, as the beginning of a new epoch."""
@@ -227,7 +228,8 @@ class GroupRecovery:
 
     def _misses(self, holder: Consumer, message: Original) -> bool:
         """Unless it said that it has it in hand."""
-        return holder.reported is None or message.seq not in holder.reported
+        reported = holder.note(Copies).reported
+        return reported is None or message.seq not in reported
 
     def send_again(self, message: Original) -> None:
         """Publish a copy again with the numbers it has, if that can be and its consumer misses it."""

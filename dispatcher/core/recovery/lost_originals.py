@@ -7,6 +7,7 @@ from dispatcher.core.notices import send_notice
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.ownership import nothing_in_flight
 from dispatcher.core.records import Vanished
+from dispatcher.core.recovery.copies import Copies
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN
 
@@ -20,13 +21,14 @@ class LostOriginals:
 
     def ask_for(self, message: Original, holder: Consumer) -> None:
         """Its settle is awaited, if the holder has it: the copy may never have been published."""
+        reported = holder.note(Copies).reported
         if holder.depth is not None:  # it reports nothing
             self.drop(message, holder)
-        elif holder.reported is None:
+        elif reported is None:
             if holder not in self._asked:
                 self._asked.add(holder)
                 send_notice(self._state, holder, TYPE_REJOIN)
-        elif message.seq not in holder.reported:
+        elif message.seq not in reported:
             self.drop(message, holder)
 
     def drop(self, message: Original, holder: Consumer) -> None:
@@ -39,7 +41,7 @@ class LostOriginals:
         self.forget(message)
         group = message.group
         if group is not None:
-            holder.broken.add(group)
+            holder.note(Copies).broken.add(group)
             if group.owner is holder:
                 group.epoch = 0
             group.came_back(message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import MessageState, Original
+from dispatcher.core.recovery.copies import Copies
 from dispatcher.core.recovery.expected import ExpectedRedeliveries
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
@@ -46,5 +47,5 @@ def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
 def _is_stale(message: Original) -> bool:
     """It has not come back, and its consumer says that it does not have it."""
     consumer = message.consumer
-    reported = consumer.reported if consumer is not None else None
+    reported = consumer.note(Copies).reported if consumer is not None else None
     return not message.is_here and reported is not None and message.seq not in reported

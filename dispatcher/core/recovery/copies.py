@@ -1,0 +1,15 @@
+"""Which of its copies a consumer has, as far as it has said so."""
+
+from __future__ import annotations
+
+from dispatcher.core.model import Group
+from dispatcher.core.ordered import OrderedSet
+
+
+class Copies:
+    """Those of one consumer (`ConsumerLife.note`)."""
+
+    def __init__(self) -> None:
+        self.reported: frozenset[int] | None = None  # seqs in hand, as its latest join after our start said
+        self.sent_again: set[int] = set()  # seqs that its latest join did not name
+        self.broken: OrderedSet[Group] = OrderedSet()  # groups of which a copy is gone that it has not seen
