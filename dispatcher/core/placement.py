@@ -144,4 +144,4 @@ def level_by_policy(policy: Policy) -> Callable[[Consumer], int]:
     """The number by which consumers are compared: the one with the lowest gets new groups or messages."""
     if policy.grouped:
         return lambda consumer: len(consumer.groups)
-    return lambda consumer: len(consumer.in_flight) + (consumer.depth or 0)
+    return lambda consumer: consumer.prefetch - consumer.credit

@@ -153,8 +153,5 @@ def runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 def _free(consumer: Consumer, count: int) -> None:
     """The consumer has `count` copies less."""
-    if consumer.depth is None:
-        consumer.credit += count
-    else:  # they wait in its queue now
-        consumer.depth += count
+    consumer.credit += count
     consumer.refusals = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.consumer_life import ConsumerState
-from dispatcher.core.events import QueueNacked
+from dispatcher.core.events import CopyRefused, QueueNacked
 from dispatcher.core.forwarding.events import (
     MessageRejected,
     QueueInspected,
@@ -56,6 +56,15 @@ def test_x1_nobody_joins() -> None:
     bench.join("three")
     assert bench.notices == [("three-1.1", "dispatch.refused")]
     assert sorted(bench.lane.state.by_id) == ["one", "two"]
+
+
+def test_x2_a_copy_that_rabbitmq_refuses_does_not_count_as_waiting() -> None:
+    clause("X-2", "At most `prefetch` messages wait in the queue")
+    bench = HandOverBench({"one": 1})
+    bench.seen("one")
+    assert names(bench.arrive("a1", "a2")) == ["a1"]
+    assert names(bench.step(CopyRefused(bench.latest("a1"), "too large"))) == ["a2"]
+    assert bench.dead == [(b"a1", "unpublishable: too large")]
 
 
 def test_x2_it_is_there_while_its_queue_is_read() -> None:

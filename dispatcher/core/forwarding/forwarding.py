@@ -147,9 +147,13 @@ class Forwarding(Feature):
     # -- copies --
 
     def _settle(self, consumer: Consumer, seqs: Iterable[int]) -> None:
-        """Its queue has these copies: that settles them (X-1)."""
-        for first, last in runs(sorted(seq for seq in seqs if seq in consumer.in_flight)):
+        """Its queue has these copies: that settles them (X-1). They wait there now, and take its capacity."""
+        stored = sorted(seq for seq in seqs if seq in consumer.in_flight)
+        for first, last in runs(stored):
             self._settlement.settle_range(consumer, first, last)
+        if consumer.depth is not None:
+            consumer.depth += len(stored)
+            consumer.credit -= len(stored)
         self._state.refresh_credit(consumer)
 
     def stored(self, event: CopiesStored) -> None:
