@@ -37,25 +37,16 @@ class Arrivals(Feature):
             inbound = state.inbounds[message.inbound]
             if message.is_marker:
                 inbound.see(message)
-                if not any(keeps(message) for keeps in signals.keeping):
-                    self.accept(message)
-                continue
-            inbound.take_in(message)
-            state.bytes_held += message.footprint
-            if message.group_id is None:
-                self.set_common_group(message)
-            if inbound.recovery is not None and self._is_known(inbound, message):
-                continue
-            for delivered in signals.delivered:
-                delivered(message)
-            if signals.keeping and any(keeps(message) for keeps in signals.keeping):
-                continue
-            for accepted in signals.accepted:  # from here on as `accept`, without a call for each message
-                accepted(message)
-            if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
-                self.file(message)
             else:
-                state.dead_letter(message, message.refusal or REASON_UNGROUPED)
+                inbound.take_in(message)
+                state.bytes_held += message.footprint
+                self.set_common_group(message)
+                if inbound.recovery is not None and self._is_known(inbound, message):
+                    continue
+                for delivered in signals.delivered:
+                    delivered(message)
+            if not (signals.keeping and any(keeps(message) for keeps in signals.keeping)):
+                self.accept(message)
 
     def _is_known(self, inbound: Inbound, message: Original) -> bool:
         """Its entry stands for it from now on, if that is still open."""

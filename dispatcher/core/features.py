@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dispatcher.core.arrivals import Arrivals
-from dispatcher.core.bounds import RESET_PER_STEP
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
@@ -71,9 +70,7 @@ class Parts(NamedTuple):
     features: list[Feature]
 
 
-def make_features(
-    state: LaneState, snapshot: Snapshot, delivery: DeliveryPass, *, resets_per_step: int = RESET_PER_STEP
-) -> Parts:
+def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) -> Parts:
     """The features of this lane; Lane and LaneState get to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
     groups, elsewhere = GroupRecovery(state, redis_complete=snapshot.complete), ParkedEntries(state)
@@ -83,7 +80,7 @@ def make_features(
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
     membership = Membership(state, recovery, groups, reports)
-    resets, quiescing = OwnerReset(state, snapshot.operator_rows, resets_per_step), Quiescing(state)
+    resets, quiescing = OwnerReset(state, snapshot.operator_rows), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
     relocations, parked = Relocations(state), ParkedReading(state, recovery, arrivals)

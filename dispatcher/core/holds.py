@@ -106,6 +106,11 @@ class LaneHolds(dict[HoldKind, LaneHold]):
         return HoldKind.PUBLISHERS_BLOCKED in self
 
     @property
+    def consumers_asked(self) -> bool:
+        """Consumers are being asked which messages they have."""
+        return HoldKind.CONSUMERS_ASKED in self
+
+    @property
     def is_paused(self) -> bool:
         """An operator has paused the whole lane."""
         return HoldKind.LANE_PAUSED in self

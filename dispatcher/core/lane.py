@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dispatcher.core.bounds import RESET_PER_STEP
 from dispatcher.core.checkpoint import RECORDS_PER_CHECKPOINT, checkpoint
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Effects, Snapshot
@@ -26,14 +25,10 @@ from dispatcher.core.state import LaneState
 class Lane:
     """One lane's decisions, from the snapshot that its leader read to the end of its leadership."""
 
-    groups_reset_at_once = RESET_PER_STEP
-
     def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
         self.state = state = LaneState(options, snapshot.lane_epoch, now_ms)
         self._delivery = DeliveryPass(state)
-        self._parts = make_features(
-            state, snapshot, self._delivery, resets_per_step=self.groups_reset_at_once
-        )
+        self._parts = make_features(state, snapshot, self._delivery)
         self._features = self._parts.features
         self.commands = self._parts.commands
         self._handlers = merge_handlers(self._features)

@@ -20,8 +20,6 @@ class SharedFacts(LaneLog):
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names an ended incarnation
         #: Messages that the broker doesn't take for the dead queue, and what it says.
         self.undeliverable: dict[Original, str] = {}
-        # Recovery
-        self.is_asking = False  # consumers are asked what they have: nothing expires meanwhile
         # Operators
         self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set or ordered something
         #: Stopped groups whose failed message may wait here: a decision about it can be carried out.

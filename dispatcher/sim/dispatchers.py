@@ -12,6 +12,7 @@ from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
 from dispatcher.core.operations.operation import PURGED_BY, TRANSFERRED_BY
+from dispatcher.core.operators.reset_owners import OwnerReset
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
 from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.events import ParkingQueueRead
@@ -156,14 +157,15 @@ class SimLane(Lane):
     """The real core; the world sees what goes in and out, checkpoints come more often, resets take longer,
     names of parking queues rest for less time than all that a run takes."""
 
-    groups_reset_at_once = 2
-
     world: Environment
     process_name: str
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.state.parking.rest_ms = 1_000
+        reset = self.state.find(OwnerReset)
+        assert reset is not None
+        reset.at_once = 2
 
     def step(self, events: Iterable[Event], now_ms: int) -> Effects:
         events = list(events)

@@ -13,14 +13,15 @@ from dispatcher.core.placement import policy
 from dispatcher.core.records import OpenEntry
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import Settle
+from tests.core.slow_lane import SlowlyResetting
 from tests.spec.lane_bench import START_MS, LaneBench, clause, names
 
 GROUPS = "abcdefgh"
 RESET = b"reset"
 
 
-class OneByOne(Lane):
-    groups_reset_at_once = 1
+class OneByOne(SlowlyResetting):
+    groups_at_once = 1
 
 
 def owned_by_one(*settled: str) -> LaneBench:

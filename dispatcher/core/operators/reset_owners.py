@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from dispatcher.core.bounds import RESET_PER_STEP
 from dispatcher.core.effects import Effects
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group
@@ -25,9 +26,9 @@ RESET: Final = b"reset"
 class OwnerReset(Feature):
     """The one that is under way, if any."""
 
-    def __init__(self, state: LaneState, rows: dict[bytes, dict[str, Any]], at_once: int) -> None:
+    def __init__(self, state: LaneState, rows: dict[bytes, dict[str, Any]]) -> None:
         self._state = state
-        self._at_once = at_once
+        self.at_once = RESET_PER_STEP  # so many groups move in a step
         self._left: deque[tuple[Consumer, list[Group]]] = deque()  # the last ones of each list first
         self._move: Callable[[Group], None] = partial(close, state)
         state.reset_until = rows.get(RESET, {}).get("until")
@@ -81,7 +82,7 @@ class OwnerReset(Feature):
             self.pending = (False,)
             return
         looked_at = 0
-        while self._left and looked_at < self._at_once:
+        while self._left and looked_at < self.at_once:
             consumer, groups = self._left.popleft()
             if not groups:
                 continue

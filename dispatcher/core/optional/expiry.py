@@ -21,7 +21,7 @@ class Expiry(Feature):
 
     def before_pass(self) -> None:
         state = self._state
-        if state.is_asking:
+        if state.lane_holds.consumers_asked:
             return
         for message in state.deadlines.due(state.now_ms):
             state.dead_letter(message, REASON_EXPIRED)
@@ -30,6 +30,6 @@ class Expiry(Feature):
 
     def next_deadline_ms(self) -> int | None:
         state = self._state
-        if state.is_asking or state.now_ms < state.lane_holds.suspended_until_ms:
+        if state.lane_holds.consumers_asked or state.now_ms < state.lane_holds.suspended_until_ms:
             return None
         return state.deadlines.next_ms()

@@ -39,7 +39,7 @@ class ConsumerReports:
 
     def begin(self) -> None:
         """Dispatch nothing until the consumers have had time to answer."""
-        self.open = self._state.is_asking = True
+        self.open = True
         self._state.signals.delivered.append(self.saw)
         self.wait()
         for message in self._recovery.open_entries():
@@ -82,7 +82,7 @@ class ConsumerReports:
         state, holds = self._state, self._state.lane_holds
         if not self.open or holds.publishers_blocked or state.now_ms < holds.suspended_until_ms:
             return False
-        self.open = state.is_asking = False
+        self.open = False
         state.signals.delivered.remove(self.saw)
         state.lane_holds.lift(HoldKind.CONSUMERS_ASKED)
         self._by_fingerprint.clear()
