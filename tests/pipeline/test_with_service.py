@@ -43,8 +43,9 @@ HANDS_OVER = {
     "inbound": [{"queue": "in", "declare": True}], "handover": True,
     "consumers": [{"id": "one", "prefetch": 50}, {"id": "two", "prefetch": 50}],
 }  # fmt: skip
-#: One message in a hundred may be held up for so long, beside other tests.
-HICCUP_US = 50_000
+#: For so long half of all messages, and one in a hundred, may be held up on a machine that has nothing else
+#: to do. On a busy one it is how late handlers woke up (`Ran.late_us`), which is no work of the lane.
+HALF_US, HICCUP_US = 1_000, 30_000
 MESSAGES, GROUPS, EVERY_S, WORK_S, AT_A_TIME = 600, 40, 0.005, 0.03, 4
 
 
@@ -53,6 +54,7 @@ class Ran(NamedTuple):
 
     report: Report
     copies: set[tuple[str, int]]  # consumer, seq
+    late_us: list[int]  # of each message of BUSY: by how much its handler woke up too late; in order
 
     def rows(self, table: str, lane: str) -> list[dict[str, Any]]:
         return [each for each in self.report.rows(table) if each["lane"] == lane]
@@ -64,15 +66,15 @@ def ran(spark: SparkSession, servers: Servers, common: Path) -> Ran:
 
     def make() -> object:
         folder.mkdir()
-        copies = asyncio.run(_run_all(servers, folder))
-        return run_pipeline(spark, folder).summary, copies
+        seen = asyncio.run(_run_all(servers, folder))
+        return run_pipeline(spark, folder).summary, *seen
 
-    summary, copies = once(common, "ran", make)
-    return Ran(Report(folder / "report", summary), copies)
+    summary, copies, late_us = once(common, "ran", make)
+    return Ran(Report(folder / "report", summary), copies, late_us)
 
 
-async def _run_all(servers: Servers, folder: Path) -> set[tuple[str, int]]:
-    """Each lane in a vhost of its own."""
+async def _run_all(servers: Servers, folder: Path) -> tuple[set[tuple[str, int]], list[int]]:
+    """Each lane in a vhost of its own; returns `Ran.copies` and `Ran.late_us`."""
     ledger = Ledger(LedgerSettings(path=str(folder / "ledger")))
     ledger.start()
     with contextlib.ExitStack() as vhosts:
@@ -86,10 +88,10 @@ async def _run_all(servers: Servers, folder: Path) -> set[tuple[str, int]]:
                 running.push_async_callback(bench.close)
             copies = await deaths(benches[0])
             await readers(benches[1])
-            await busy(benches[2])
+            late_us = await busy(benches[2])
             assert ledger.stop(TIMEOUT_S)
             await killed(benches[3], folder)
-    return copies
+    return copies, late_us
 
 
 async def deaths(bench: Bench) -> set[tuple[str, int]]:
@@ -248,19 +250,20 @@ def test_what_a_killed_leader_told_nobody_is_known_from_its_journal(ran: Ran) ->
     assert Counter(each["outcome"] for each in ran.rows("lifecycle", KILLED)) == {"settled": 41}
 
 
-async def busy(bench: Bench) -> None:
-    """Two consumers of the SDK under a load that makes messages wait."""
+async def busy(bench: Bench) -> list[int]:
+    """Two consumers of the SDK under a load that makes messages wait; returns `Ran.late_us`."""
     await bench.run(**{BUSY: lane("in")})
     consumers = [
         GroupConsumer(bench.vhost.amqp_url, BUSY, f"c{n}", 10, prefix=bench.vhost.redis_prefix)
         for n in range(2)
     ]
-    random, done = Random(3), 0
+    random, late_us = Random(3), list[int]()
+    now_s = asyncio.get_running_loop().time
 
     async def work(message: Message) -> None:
-        nonlocal done
+        ends_s = now_s() + float(message.body)
         await asyncio.sleep(float(message.body))  # sleeps: a slow handler
-        done += 1
+        late_us.append(round(1e6 * (now_s() - ends_s)))
 
     tasks = [
         asyncio.create_task(each.run(work, concurrency=AT_A_TIME, stop_on_signals=False))
@@ -271,12 +274,13 @@ async def busy(bench: Bench) -> None:
     for _ in range(MESSAGES):
         client.send("in", b"%.6f" % random.expovariate(1 / WORK_S), f"g{random.randrange(GROUPS)}")
         await asyncio.sleep(random.expovariate(1 / EVERY_S))  # sleeps: load
-    await eventually(lambda: done == MESSAGES, what="everything done")
+    await eventually(lambda: len(late_us) == MESSAGES, what="everything done")
     await bench.acked("in", BUSY)
     for each in consumers:
         each.stop()
     await asyncio.gather(*tasks)
     await bench.stop(BUSY)
+    return sorted(late_us)
 
 
 def test_a_simulation_of_what_ran_waits_as_long(spark: SparkSession, ran: Ran) -> None:
@@ -286,15 +290,17 @@ def test_a_simulation_of_what_ran_waits_as_long(spark: SparkSession, ran: Ran) -
     assert found.advice.current == Scenario(2, 10, "exclusive", (1,), None)
     assert AT_A_TIME - 1 <= found.advice.traffic.at_a_time <= AT_A_TIME + 2
     now = found.advice.found[found.advice.current]
-    alike(now.dispatch_p50_us, measured(found.sample)[0])
-    alike(now.dispatch_p99_us, measured(found.sample)[1], HICCUP_US)
+    half_us = HALF_US + 2 * percentile(ran.late_us, 50)
+    hiccup_us = HICCUP_US + 2 * ran.late_us[-1]
+    alike(now.dispatch_p50_us, measured(found.sample)[0], half_us)
+    alike(now.dispatch_p99_us, measured(found.sample)[1], hiccup_us)
     total_us = sorted(row["settled_us"] - row["at_us"] for row in found.sample.messages)
-    alike(now.total_p99_us, percentile(total_us, 99), HICCUP_US)
+    alike(now.total_p99_us, percentile(total_us, 99), hiccup_us)
 
 
-def alike(simulated_us: float | None, measured_us: float | None, hiccup_us: int = 1_000) -> None:
+def alike(simulated_us: float | None, measured_us: float | None, hiccup_us: float) -> None:
     """Within a factor of two, but for the machine's own hiccups: these are in the ledger, not simulated."""
     assert simulated_us is not None
     assert measured_us is not None
     low, high = sorted((simulated_us, measured_us))
-    assert high <= 2 * low + hiccup_us, (simulated_us, measured_us)
+    assert high <= 2 * low + hiccup_us, (simulated_us, measured_us, hiccup_us)
