@@ -49,7 +49,7 @@ def test_a_full_heap_and_a_killed_process_are_told_in_a_line() -> None:
     found = subprocess.run(
         [sys.executable, "-c", BOTH],
         env={**os.environ, "SPARK_DRIVER_MEMORY": "500m", "JDK_JAVA_OPTIONS": QUICK_JAVA},
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=550,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert "Traceback" not in found.stderr

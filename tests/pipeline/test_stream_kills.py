@@ -28,8 +28,8 @@ from tests.waiting import wait_until
 FEW_FILES = 6
 PROGRAM = "from dispatcher.cli import main; main()"
 #: Beside others a first batch takes long.
-PATIENCE_S = 200.0
-pytestmark = pytest.mark.timeout(300)
+PATIENCE_S = 500.0
+pytestmark = pytest.mark.timeout(1_500)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from tests.pipeline.streams import HOUR_US, rows
 from tests.waiting import wait_until
 
 #: For an alert, beside others that use both cores. A file is told of with the next batch.
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 DAY_MS = 86_400_000
 #: Its folder has another name, and Spark has a third one for that.
 LANE = "über/50%+ a"
