@@ -17,6 +17,9 @@ from tests.service.harness import Bench, bench_of, lane
 from tests.service.program import program
 from tests.waiting import eventually
 
+#: Who settles at once is not late, on a machine that is busy with other tests either.
+ACK_TIMEOUT_S = 4
+
 
 @pytest.mark.seed("R14")
 async def test_what_is_not_settled_in_time_is_reported(bench: Bench) -> None:
@@ -38,7 +41,7 @@ async def test_what_is_not_settled_in_time_is_reported(bench: Bench) -> None:
 
 @pytest.mark.seed("R14")
 async def test_who_is_late_is_evicted_and_its_messages_go_to_others(bench: Bench) -> None:
-    await bench.run(orders=lane(ack_timeout="1s", on_ack_timeout="evict"))
+    await bench.run(orders=lane(ack_timeout=f"{ACK_TIMEOUT_S}s", on_ack_timeout="evict"))
     client = await bench.client()
     stuck = await bench.joined("c1", hold=True)
     for number in range(3):
@@ -59,7 +62,7 @@ async def test_who_settles_while_nothing_is_heard_of_rabbitmq_is_not_late(vhost:
     """The dispatcher's connection lets nothing through to it for longer than `ack_timeout`."""
     async with TcpProxy(vhost.amqp_url) as proxy, bench_of(replace(vhost, amqp_url=proxy.url)) as bench:
         bench.rabbitmq = RabbitSettings(url=vhost.amqp_url)  # of everybody else
-        await bench.run(orders=lane(ack_timeout="1s", on_ack_timeout="evict"))
+        await bench.run(orders=lane(ack_timeout=f"{ACK_TIMEOUT_S}s", on_ack_timeout="evict"))
         client = await bench.client()
         consumer = await bench.joined("c1", hold=True)
         client.send("in", b"0", "g")
@@ -67,7 +70,7 @@ async def test_who_settles_while_nothing_is_heard_of_rabbitmq_is_not_late(vhost:
         proxy.stall(to_server=False)
         consumer.release()
         await consumer.confirmed()
-        await eventually(lambda: bench.status()["oldest_in_flight_ms"] > 2_000)
+        await eventually(lambda: bench.status()["oldest_in_flight_ms"] > 1_500 * ACK_TIMEOUT_S)
         proxy.resume()
         await bench.acked()
         assert bench.counter("overdue") == bench.counter("consumers_evicted") == 0
