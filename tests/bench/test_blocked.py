@@ -28,7 +28,7 @@ def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
     assert "the backlog was parked in" in ended.stdout, ended.stderr
     document = json.loads(file.read_text())
     # A busy machine makes messages wait, in both runs; what waits for the blocked group waits for seconds.
-    assert document["behind"]["p50_ms"] < 500
+    assert document["behind"]["p50_ms"] < 1_000
     assert document["behind"]["peak_mb"] < 300
 
 

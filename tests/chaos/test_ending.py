@@ -64,7 +64,7 @@ class _Away(Operator):
 async def test_a_flag_is_undone_however_long_nobody_is_there(tmp_path: Path) -> None:
     stage = Stage(tmp_path, Plan(1, 1.0), [LANE], 1.0)
     operator, happened = _Away(stage), Happened("pause_group", "", 0.0)
-    await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 20)
+    await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 60)
     assert (operator.away, happened.note, stage.problems) == (0, "", [])
 
 
@@ -73,6 +73,6 @@ async def test_a_flag_that_nobody_undoes_is_told(tmp_path: Path) -> None:
     operator, happened = _Away(stage), Happened("pause_group", "", 0.0)
     operator.undone_within_s = 0.01
     operator.away = 1_000_000
-    await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 20)
+    await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 60)
     (problem,) = stage.problems
     assert problem.startswith("not live: nobody answered groups.resume group=a of orders within")

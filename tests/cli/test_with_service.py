@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.conftest import Vhost
 from tests.service.harness import STOP_S_MAX
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 
 class Service:
@@ -38,7 +38,7 @@ class Service:
         return str(found[0]) if found else ""
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url() + path, timeout=5) as answer:
+        with urllib.request.urlopen(self.url() + path, timeout=TIMEOUT_S) as answer:
             return answer.read().decode()
 
 

@@ -64,13 +64,13 @@ class Prometheus:
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
         """The result of an instant query."""
-        with urlopen(f"{self._url}/query?{urlencode({'query': expression})}", timeout=10) as answer:
+        with urlopen(f"{self._url}/query?{urlencode({'query': expression})}", timeout=60) as answer:
             found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
         return found
 
     def rules(self) -> list[dict[str, Any]]:
         """All alert rules as Prometheus has read and evaluated them."""
-        with urlopen(f"{self._url}/rules", timeout=10) as answer:
+        with urlopen(f"{self._url}/rules", timeout=60) as answer:
             groups = json.load(answer)["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.settings import Settings
-from tests.waiting import POLL_S, wait_until
+from tests.waiting import POLL_S, TIMEOUT_S, wait_until
 
 
 class FreezableDispatcher:
@@ -53,7 +53,7 @@ class FreezableDispatcher:
         """Returns when nothing of it runs any more; Redis has answered all that it asked."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stand_still)
-        assert self._still.wait(10)
+        assert self._still.wait(TIMEOUT_S)
 
     def _stand_still(self) -> None:
         assert self.runner is not None

@@ -31,7 +31,7 @@ from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.protocol_consumer import ProtocolConsumer
-from tests.waiting import eventually, wait_until
+from tests.waiting import TIMEOUT_S, eventually, wait_until
 
 ROOT = Path(__file__).parents[2]
 LANE = "orders"
@@ -309,7 +309,7 @@ class DispatcherProcess:
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of an HTTP answer."""
         try:
-            with urllib.request.urlopen(self.url(path), timeout=5) as answer:
+            with urllib.request.urlopen(self.url(path), timeout=TIMEOUT_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -54,7 +54,7 @@ async def consuming(bench: Bench, handler: Any, **options: Any) -> AsyncIterator
         await consumer.joined()
         yield consumer
         consumer.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, TIMEOUT_S)
     finally:
         task.cancel()
 
@@ -111,7 +111,7 @@ async def test_a_blocking_handler_has_its_span_too(bench: Bench, spans: Spans) -
     await send(bench, b"1", traceparent=SAMPLED)
     await bench.acked()
     consumer.stop()
-    await asyncio.wait_for(run, 10)
+    await asyncio.wait_for(run, TIMEOUT_S)
     (dispatched,), (handled,) = await spans.ended(DISPATCH, 1), spans.named("process")
     assert is_inside(handled, dispatched)
     assert current == [trace_id(dispatched)] == [TRACE]
