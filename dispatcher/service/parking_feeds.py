@@ -52,6 +52,9 @@ QUIET_ATTEMPTS: Final = 2
 #: away may be counted until that is back, though its messages are returned.
 FORMER_S: Final = 4.0
 FORMER_POLL_S: Final = 0.05
+#: How long a quorum queue may take for what was given back, and how often it is asked.
+TAKEN_BACK_S: Final = 30.0
+TAKEN_BACK_POLL_S: Final = 0.01
 #: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
 #: singly.
 _UNACKED_MAX: Final = 1_000
@@ -103,12 +106,15 @@ class ReturnedMessages:
 class ParkingFeed:
     """One parking queue: its channel and its acks."""
 
-    def __init__(self, link: Link, name: str, channel: int, *, quorum: bool = False) -> None:
+    def __init__(self, link: Link, name: str, channel: int, *, quorum: bool = False, others: int = 0) -> None:
+        """`others`: messages that RabbitMQ still counts as a former leader's."""
         self.name = name
         self.channel = channel
         self.quorum = quorum
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
+        self.others = others
         self._returned = ReturnedMessages() if quorum else None
+        self._gives_back = False  # RabbitMQ may not have taken back everything yet
         self._link = link
         self._left = 0  # messages in it, as the latest answer said: there is no other reader
 
@@ -118,6 +124,8 @@ class ParkingFeed:
         A quorum queue hands out first what it got back, in any order. So all of that is fetched together, and
         may be more; who takes it sorts it.
         """
+        if self.quorum and self._gives_back:
+            await self._until_taken_back()
         kept = self._returned.take_given_back() if self._returned is not None else []
         fetched, is_end = list(kept), False
         while not is_end and (len(fetched) < limit or (self.quorum and fetched[-1].redelivered)):
@@ -127,6 +135,24 @@ class ParkingFeed:
         if self._returned is not None:
             self._returned.fetched(fetched)
         return fetched, is_end
+
+    async def _until_taken_back(self) -> None:
+        """A quorum queue may answer a `basic.get` before it takes back what was given back earlier on the
+        same channel: of more than 32 messages (3.10 and 4.0). It would hand out newer ones first, or say
+        that it is empty.
+
+        It counts each message that a `basic.get` has as a consumer. Zeros alone may be no answer.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline, look = clock() + TAKEN_BACK_S, QueueDeclare(queue=self.name, passive=True)
+        while clock() < deadline:
+            had = self.acks.unacked + self.others
+            declared = await self._link.call(self.channel, look)
+            is_answer = declared.message_count or declared.consumer_count
+            if is_answer and declared.consumer_count <= had:
+                break
+            await asyncio.sleep(TAKEN_BACK_POLL_S)
+        self._gives_back = False
 
     async def _fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         get = commands.Basic.Get(queue=self.name)
@@ -154,6 +180,7 @@ class ParkingFeed:
         for tag in tags:
             if self._returned is not None and self._returned.give_back(tag):
                 continue
+            self._gives_back = True
             self.acks.give_back(tag)
             self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
 
@@ -239,30 +266,35 @@ class ParkingFeeds:
                 self._report(ParkingQueueUnavailable(queue, parked))
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_S_MAX)
+        others = 0
         if parked.is_quorum and parked.readers:
-            await self._await_former(name, parked.channel)
+            others = await self._await_former(name, parked.channel)
         self._opening.pop(queue, None)
         if self._quorum and not parked.is_quorum:
             log.warning("parking_queue_is_classic", lane=self._lane.lane, queue=name)
         self._channels.parking.add(parked.channel)
-        self._feeds[queue] = ParkingFeed(self._link, name, parked.channel, quorum=parked.is_quorum)
+        self._feeds[queue] = ParkingFeed(
+            self._link, name, parked.channel, quorum=parked.is_quorum, others=others
+        )
         self._report(ParkingQueueOpened(queue))
 
-    async def _await_former(self, name: str, channel: int) -> None:
+    async def _await_former(self, name: str, channel: int) -> int:
         """Wait until RabbitMQ has taken back what a former leader was reading: who reads before gets newer
-        messages first.
+        messages first. Returns how many messages that one still has when the time is up.
 
         Each channel of a lost connection ends when RabbitMQ has worked off what came on it. That of the lock
         may be the first, and one that has fetches to do the last.
         """
         log.info("parking_queue_is_read", lane=self._lane.lane, queue=name)
         clock = asyncio.get_running_loop().time
-        deadline = clock() + self._former_s
+        deadline, others = clock() + self._former_s, 0
         while clock() < deadline:
             declared = await self._link.call(channel, QueueDeclare(queue=name, passive=True))
-            if declared.message_count and not declared.consumer_count:  # zeros alone may be no answer
-                return
+            others = int(declared.consumer_count)
+            if declared.message_count and not others:  # zeros alone may be no answer
+                break
             await asyncio.sleep(FORMER_POLL_S)
+        return others
 
     async def _try_to_open(self, name: str) -> Parked | str:
         """Why it can't be opened, if it can't."""
@@ -312,7 +344,7 @@ class ParkingFeeds:
         """Something is in it: go on with it."""
         self._channels.parking.add(channel)
         if channel != feed.channel:
-            feed = ParkingFeed(self._link, feed.name, channel, quorum=feed.quorum)
+            feed = ParkingFeed(self._link, feed.name, channel, quorum=feed.quorum, others=feed.others)
         self._feeds[queue] = feed
         self._report(ParkingQueueDeleted(queue, False))
 

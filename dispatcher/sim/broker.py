@@ -18,6 +18,8 @@ from dispatcher.sim.queues import ChannelEnd, Queue, Stored, is_on_disk
 #: From a start of the node until a quorum queue has a leader again.
 ELECTION_MS_MAX: Final = 1_000
 ELECTION_LOOK_MS: Final = 20
+#: How long a quorum queue needs for what was given back.
+TAKES_BACK_MS_MAX: Final = 50
 
 
 class Observer(Protocol):
@@ -83,6 +85,7 @@ class Broker:
         #: "connection" is what it costs its publisher.
         self.refuses: Callable[[ConnectionEnd, str, str, bytes], str | None] | None = None
         self._elections = Random()  # apart, sown at each kill: elections change nothing else of a seed
+        self._returns = Random(0)  # apart for the same reason
         self._waiting_consumes: dict[Queue, list[Callable[[], None]]] = {}  # of queues that elect
         self._unsynced: list[tuple[ChannelEnd, int, Stored, Queue]] = []
         self._sync_due = False
@@ -147,6 +150,15 @@ class Broker:
         if queue.consumers and (queue.ready or queue.returned) and not queue.elects:
             self.drop_expired(queue)
             queue.deliver()
+
+    def take_back_later(self, queue: Queue) -> None:
+        """A quorum queue may answer requests for messages before it takes back what was given back."""
+        if not queue.returning:
+            self.scheduler.after(self._returns.randint(0, TAKES_BACK_MS_MAX), self._take_back, queue)
+
+    def _take_back(self, queue: Queue) -> None:
+        queue.take_back()
+        self.pump(queue)
 
     def drop_expired(self, queue: Queue) -> None:
         """Expired messages go when they are at the head."""

@@ -107,7 +107,11 @@ class BrokerChannel:
         queue, consumer, message = self.unacked.pop(tag)
         if consumer is not None:
             consumer.unacked -= 1
-        queue.requeue([message])
+        if queue.quorum and consumer is None:
+            self.connection.broker.take_back_later(queue)
+            queue.returning.append(message)
+        else:
+            queue.requeue([message])
         return queue
 
     def lose_unacked(self, queue: Queue) -> int:
@@ -187,6 +191,7 @@ class BrokerChannel:
                 by_queue.setdefault(queue, []).append(message)
         self.unacked.clear()
         for queue, messages in by_queue.items():
+            queue.take_back()
             queue.requeue(messages)
         return list(by_queue)
 

@@ -291,7 +291,7 @@ class BrokerConnection:
             queue.stream, queue.single_active = stream, single_active
         broker.drop_expired(queue)
         ready = 0 if queue.leaderless else queue.ready_count()
-        self.down.send(Answer(token, (queue.name, ready, len(queue.consumers))))
+        self.down.send(Answer(token, (queue.name, ready, queue.reader_count())))
 
     def declare_exchange(self, number: int, token: Any, name: str, passive: bool) -> None:
         if name not in self.broker.exchanges:

@@ -130,6 +130,7 @@ class Queue:
         self.leaderless = False  # quorum: RabbitMQ has left it so until somebody mends that
         self.elects = False  # quorum, after a kill: it has no leader, and delivers nothing
         self.late: list[Stored] = []  # its consumers' messages at that kill; its next leader returns them
+        self.returning: list[Stored] = []  # quorum: given back, and not taken back yet
         #: Quorum: what another member has in the place of a message, where that is another one.
         self.elsewhere: dict[Stored, Stored] = {}
         self._next_position = 0
@@ -159,6 +160,16 @@ class Queue:
             self.returned.extend(messages)
         else:
             self._merge(messages)
+
+    def take_back(self) -> None:
+        """What was given back is in the queue from now on."""
+        returning, self.returning = self.returning, []
+        for message in returning:
+            self.requeue([message])
+
+    def reader_count(self) -> int:
+        """Consumers, as RabbitMQ counts them: a quorum queue counts each message that somebody asked for."""
+        return len(self.consumers) + (self.unacked_count if self.quorum and self.was_asked else 0)
 
     def _order_of_return(self, message: Stored) -> int:
         """A quorum queue takes each message that was asked for for a consumer of its own, and returns what

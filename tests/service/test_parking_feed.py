@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,13 +14,14 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.queue_ids import parking_id
 from dispatcher.errors import ChannelRefused
-from dispatcher.service.parking_feeds import ParkingFeed, find_parking_queues
+from dispatcher.service.parking_feeds import TAKEN_BACK_S, ParkingFeed, find_parking_queues
 from dispatcher.settings import RabbitSettings
 from tests.conftest import Vhost
 from tests.waiting import eventually
 
 QUEUE = "parked"
 STORED = 25
+MANY = 400
 
 
 class Counted:
@@ -65,8 +67,10 @@ async def test_a_read_asks_for_what_is_there_and_one_more_to_find_the_end(vhost:
 
 
 @asynccontextmanager
-async def _quorum_queue(vhost: Vhost) -> AsyncIterator[tuple[Link, Callable[[int], Awaitable[bool]]]]:
-    """A link, and whether so many of the STORED messages are ready."""
+async def _quorum_queue(
+    vhost: Vhost, stored: int = STORED
+) -> AsyncIterator[tuple[Link, Callable[[int], Awaitable[bool]]]]:
+    """A link, and whether so many of the stored messages are ready."""
     link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="parking", on_events=lambda _: None)
     try:
         channel = await link.open_channel()
@@ -74,14 +78,14 @@ async def _quorum_queue(vhost: Vhost) -> AsyncIterator[tuple[Link, Callable[[int
         await link.call(channel, QueueDeclare(queue=QUEUE, durable=True, arguments=parked))
         await link.call(channel, commands.Confirm.Select())
         properties = commands.Basic.Properties().marshal()
-        for number in range(STORED):
+        for number in range(stored):
             link.publish(channel, exchange="", routing_key=QUEUE, properties=properties, body=b"%d" % number)
 
         async def ready(count: int) -> bool:
             declared = await link.call(channel, QueueDeclare(queue=QUEUE, passive=True))
             return int(declared.message_count) == count
 
-        await eventually(lambda: ready(STORED), what="all are in the queue")
+        await eventually(lambda: ready(stored), what="all are in the queue")
         yield link, ready
     finally:
         await link.close()
@@ -105,6 +109,31 @@ async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> No
         assert [int(message.body) for message in rest] == list(range(len(fetched), STORED))
         assert is_end
         assert await feed.delete_empty()
+
+
+async def test_what_a_quorum_queue_gets_back_is_read_before_the_rest(vhost: Vhost) -> None:
+    """RabbitMQ answers requests for messages before it takes back more than 32 of them."""
+    async with _quorum_queue(vhost, MANY) as (link, _):
+        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        fetched, _ = await feed.fetch(200)
+        assert not any(message.redelivered for message in fetched)
+        feed.give_back(tuple(message.tag for message in fetched))
+        fetched, _ = await feed.fetch(100)
+        numbers = [int(message.body) for message in fetched]
+        assert sorted(numbers[:200]) == list(range(200))  # in any order: who takes them sorts them
+        assert numbers[200:] == list(range(200, len(numbers)))
+
+
+async def test_what_a_former_leader_still_has_is_not_waited_for_again(vhost: Vhost) -> None:
+    async with _quorum_queue(vhost) as (link, _):
+        former = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        assert len((await former.fetch(2))[0]) == 2
+        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True, others=2)
+        fetched, _ = await feed.fetch(2)
+        feed.give_back(tuple(message.tag for message in fetched))
+        async with asyncio.timeout(TAKEN_BACK_S / 2):
+            fetched, _ = await feed.fetch(2)
+        assert sorted(int(message.body) for message in fetched[:2]) == [2, 3]
 
 
 async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vhost: Vhost) -> None:

@@ -80,3 +80,16 @@ def what_came_back_is_given_back(lane: Any, session: Any, store: Any) -> None:
             feed.give_back = giving_back
 
     _as_opened(session, change)
+
+
+@planted("loss", "order", "readings", seed=215)
+def what_is_given_back_is_not_awaited(lane: Any, session: Any, store: Any) -> None:
+    """A quorum queue is read on before it has taken back what was given back."""
+
+    def change(feed: Any) -> None:
+        async def read_on() -> None:
+            feed._gives_back = False
+
+        feed._until_taken_back = read_on
+
+    _as_opened(session, change)
