@@ -61,19 +61,20 @@ _UNACKED_MAX: Final = 1_000
 
 
 class ReturnedMessages:
-    """What a quorum queue got back and hands out again: all of it is acked at once, when all is settled.
+    """What a quorum queue got back and hands out again: nothing of it is acked before all of it is settled.
 
     Each `basic.get` is a consumer to RabbitMQ. Up to 4.1.0 the members of a quorum queue put the messages of
     many consumers that end together back in different orders (rabbitmq-server#13971). So to another member
     each of these tags stands for another one of these messages. If that member becomes the leader after some
     acks, other messages are gone than those that were settled, and a tag that is given back puts another
-    message into the queue. All of them together are the same everywhere. So what is given back stays here.
+    message into the queue. All of them together are the same everywhere: they are acked or given back
+    together. Until then one that is given back is kept here, and is part of the next fetch.
     """
 
     def __init__(self) -> None:
         self._unsettled: dict[int, Fetched] = {}  # by tag
         self._settled: list[int] = []
-        self._given_back: list[Fetched] = []
+        self._kept: dict[int, Fetched] = {}  # of the unsettled
 
     def fetched(self, messages: list[Fetched]) -> None:
         """All that is flagged is read at once: then nothing of it is in the queue."""
@@ -90,17 +91,26 @@ class ReturnedMessages:
         acked, self._settled = self._settled, []
         return acked
 
-    def give_back(self, tag: int) -> bool:
-        """Keep it for the next fetch. False: the queue has to take it back."""
+    def keep(self, tag: int) -> bool:
+        """Keep it for the next fetch. False: it is none of these."""
         message = self._unsettled.get(tag)
         if message is not None:
-            self._given_back.append(message)
+            self._kept[tag] = message
         return message is not None
 
-    def take_given_back(self) -> list[Fetched]:
-        """What was given back, in any order."""
-        taken, self._given_back = self._given_back, []
-        return taken
+    def take_kept(self) -> list[Fetched]:
+        """What was kept, in any order."""
+        kept, self._kept = self._kept, {}
+        return list(kept.values())
+
+    def take_all(self) -> list[int]:
+        """If nobody has any of them: what goes back to the queue. The settled ones are known when they come
+        again."""
+        if not self._kept or len(self._kept) < len(self._unsettled):
+            return []
+        tags = [*self._settled, *self._unsettled]
+        self._settled, self._unsettled, self._kept = [], {}, {}
+        return tags
 
 
 class ParkingFeed:
@@ -114,9 +124,10 @@ class ParkingFeed:
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
         self.others = others
         self._returned = ReturnedMessages() if quorum else None
-        self._gives_back = False  # RabbitMQ may not have taken back everything yet
+        self._nacks_pending = False  # RabbitMQ may not have taken back everything yet
+        self._has_flagged = quorum  # or may have: messages that came back
         self._link = link
-        self._left = 0  # messages in it, as the latest answer said: there is no other reader
+        self.left = 0  # messages in it, as the latest answer said: there is no other reader
 
     async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         """Up to `limit` messages, and whether none was left after them.
@@ -124,12 +135,13 @@ class ParkingFeed:
         A quorum queue hands out first what it got back, in any order. So all of that is fetched together, and
         may be more; who takes it sorts it.
         """
-        if self.quorum and self._gives_back:
+        if self.quorum and self._nacks_pending:
             await self._until_taken_back()
-        kept = self._returned.take_given_back() if self._returned is not None else []
+        kept = self._returned.take_kept() if self._returned is not None else []
         fetched, is_end = list(kept), False
-        while not is_end and (len(fetched) < limit or (self.quorum and fetched[-1].redelivered)):
+        while not is_end and (len(fetched) < limit or self._has_flagged):
             more, is_end = await self._fetch(limit)
+            self._has_flagged = self.quorum and not is_end and more[-1].redelivered
             fetched += more
         self.acks.deliver(len(fetched) - len(kept))
         if self._returned is not None:
@@ -141,18 +153,26 @@ class ParkingFeed:
         same channel: of more than 32 messages (3.10 and 4.0). It would hand out newer ones first, or say
         that it is empty.
 
-        It counts each message that a `basic.get` has as a consumer. Zeros alone may be no answer.
+        It counts each message that a `basic.get` has as a consumer: no more than we have, when all is back.
+        Zeros alone may be no answer.
         """
+        self._nacks_pending = False
         clock = asyncio.get_running_loop().time
-        deadline, look = clock() + TAKEN_BACK_S, QueueDeclare(queue=self.name, passive=True)
-        while clock() < deadline:
-            had = self.acks.unacked + self.others
-            declared = await self._link.call(self.channel, look)
-            is_answer = declared.message_count or declared.consumer_count
-            if is_answer and declared.consumer_count <= had:
-                break
+        deadline = clock() + TAKEN_BACK_S
+        while (readers := await self._other_readers()) is None or readers > self.others:
+            if clock() >= deadline:  # somebody else reads it, or somebody has purged it
+                self.others = readers or 0
+                return
             await asyncio.sleep(TAKEN_BACK_POLL_S)
-        self._gives_back = False
+        self.others = readers
+
+    async def _other_readers(self) -> int | None:
+        """How many messages RabbitMQ counts as taken, beside ours; None: there may be no leader to count."""
+        ours = self.acks.unacked  # now: acks that are sent meanwhile may count already
+        declared = await self._link.call(self.channel, QueueDeclare(queue=self.name, passive=True))
+        if not declared.message_count and not declared.consumer_count:
+            return None
+        return max(0, int(declared.consumer_count) - ours)
 
     async def _fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         get = commands.Basic.Get(queue=self.name)
@@ -160,29 +180,38 @@ class ParkingFeed:
         is_end = False
         while not is_end and len(fetched) < limit:
             # One more than there should be, to find the end; each more would cost as much and find nothing.
-            asked = min(self._left + 1, limit - len(fetched))
+            asked = min(self.left + 1, limit - len(fetched))
             answers: list[Any] = await asyncio.gather(
                 *(self._link.call(self.channel, get) for _ in range(asked))
             )  # fmt: skip
             fetched += [answer for answer in answers if isinstance(answer, Fetched)]
             is_end = not isinstance(answers[-1], Fetched)
-            self._left = 0 if is_end else answers[-1].message_count
+            self.left = 0 if is_end else answers[-1].message_count
         return fetched, is_end
 
     def settle(self, tag: int) -> None:
         """This original has ended: it is acked with a later flush."""
         for acked in [tag] if self._returned is None else self._returned.settled(tag):
             self.acks.settle(acked)
+        self._give_back_all()
 
     def give_back(self, tags: tuple[int, ...]) -> None:
         """Put them back: into their places, or before all that was not read. Nothing that is sent later can
         ack them."""
         for tag in tags:
-            if self._returned is not None and self._returned.give_back(tag):
-                continue
-            self._gives_back = True
-            self.acks.give_back(tag)
-            self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
+            if self._returned is None or not self._returned.keep(tag):
+                self._nack(tag)
+        self._give_back_all()
+
+    def _give_back_all(self) -> None:
+        """Give what came back to the queue again, as soon as all of it can be."""
+        for tag in self._returned.take_all() if self._returned is not None else ():
+            self._nack(tag)
+
+    def _nack(self, tag: int) -> None:
+        self._nacks_pending, self._has_flagged = True, self.quorum
+        self.acks.give_back(tag)
+        self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         for ack in self.acks.take(now_ms, everything=everything):
@@ -196,6 +225,8 @@ class ParkingFeed:
         But nobody else publishes to it now: the next message is asked for.
         """
         if self.quorum:
+            if self.others and await self._other_readers():
+                return False  # what these have is still to come
             fetched, _ = await self.fetch(1)
             if fetched:
                 self.give_back(tuple(message.tag for message in fetched))
@@ -310,15 +341,16 @@ class ParkingFeeds:
         if self._quorum and (problem := await self._probe.problem_of(name)) is not None:
             await self._link.call(parked.channel, commands.Channel.Close(200, "not used", 0, 0))
             return problem
-        return parked
+        # It may have had no leader to count.
+        declared = await self._link.call(parked.channel, QueueDeclare(queue=name, passive=True))
+        return parked._replace(readers=int(declared.consumer_count))
 
     async def _read(self, feed: ParkingFeed, order: ReadParkingQueue) -> None:
         fetched, is_end = await feed.fetch(order.limit)
         messages = self._reader.parked(order.queue, fetched)
         if feed.quorum:
             messages.sort(key=_place)
-        left = fetched[-1].message_count if fetched and not is_end else 0
-        self._report(ParkingQueueRead(order.queue, messages, is_end, left))
+        self._report(ParkingQueueRead(order.queue, messages, is_end, feed.left))
 
     async def _delete(self, queue: QueueId) -> None:
         feed = self._feeds.pop(queue)

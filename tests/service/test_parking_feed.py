@@ -166,7 +166,7 @@ async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vh
         feed, fetched = await read(STORED)
         tags = [message.tag for message in fetched]
         feed.give_back((tags[0],))
-        for tag in tags[1:]:
+        for tag in tags[1:-1]:
             feed.settle(tag)
         feed.flush_acks(0, everything=True)
         assert feed.acks.unsettled == len(tags)
@@ -176,8 +176,47 @@ async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vh
         assert is_end
         assert again == fetched[0]
         feed.settle(again.tag)
+        feed.settle(tags[-1])
         await ends(feed)
         await eventually(lambda: ready(0), what="all are acked")
+
+
+async def test_what_came_back_goes_back_together(vhost: Vhost) -> None:
+    """As soon as nobody has any of it: also what is settled, which comes again."""
+    async with _quorum_queue(vhost) as (link, ready):
+        former = await link.open_channel()
+        await ParkingFeed(link, QUEUE, former, quorum=True).fetch(20)
+        await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
+        await eventually(lambda: ready(STORED), what="all of it is back")
+        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        fetched, _ = await feed.fetch(STORED)
+        *new, settled, late, first = sorted((message.redelivered, message.tag) for message in fetched)
+        feed.settle(settled[1])
+        in_hand = [tag for flagged, tag in new if flagged]
+        feed.give_back((first[1], *in_hand))
+        feed.flush_acks(0, everything=True)
+        assert await ready(0)
+        feed.give_back((late[1],))
+        await eventually(lambda: ready(20), what="all that came back is in the queue")
+        again, is_end = await feed.fetch(1)
+        assert is_end
+        assert {message.body for message in again} == {m.body for m in fetched if m.redelivered}
+
+
+async def test_kept_messages_are_not_added_to_with_each_read(vhost: Vhost) -> None:
+    async with _quorum_queue(vhost) as (link, ready):
+        former = await link.open_channel()
+        await ParkingFeed(link, QUEUE, former, quorum=True).fetch(10)
+        await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
+        await eventually(lambda: ready(STORED), what="all of it is back")
+        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        in_hand, *fetched = (await feed.fetch(1))[0]
+        for _ in range(3):
+            feed.give_back(tuple(message.tag for message in fetched if message.redelivered))
+            fetched, is_end = await feed.fetch(5)
+            assert not is_end
+            assert len(fetched) == 9
+        assert in_hand.redelivered
 
 
 class Answers:

@@ -64,7 +64,7 @@ def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None
     _as_opened(session, change)
 
 
-@planted("loss", "order", "readings", seed=175)
+@planted("loss", "order", "readings", seed=557)
 def what_came_back_is_given_back(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue got back, and can't go now, is put into it again."""
 
@@ -88,7 +88,7 @@ def what_is_given_back_is_not_awaited(lane: Any, session: Any, store: Any) -> No
 
     def change(feed: Any) -> None:
         async def read_on() -> None:
-            feed._gives_back = False
+            feed._nacks_pending = False
 
         feed._until_taken_back = read_on
 
