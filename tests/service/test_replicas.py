@@ -125,7 +125,10 @@ async def test_a_key_that_is_no_hash_makes_it_unknown_and_nothing_else(bench: Be
     await bench.run(orders=lane())
     async with standing_by(bench):
         assert bench.status()["standbys"] is None
-        assert [row["dispatcher"] for row in bench.status()["leaderships"]] == [this_process()]
+        await eventually(
+            lambda: [row["dispatcher"] for row in bench.status()["leaderships"]] == [this_process()],
+            what="the one that leads",
+        )
         client, consumer = await bench.client(), await bench.joined("c")
         client.send("in", b"x", "g")
         await consumer.has(1)
