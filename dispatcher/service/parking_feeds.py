@@ -48,13 +48,13 @@ DEFINED_S: Final = 3.0
 RETRY_S_MIN: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 QUIET_ATTEMPTS: Final = 2
-#: How long a former leader may still have messages of a quorum queue, see `_await_former`. One whose node is
-#: away may be counted until that is back, though its messages are returned.
+#: How long a former leader may still have messages of a quorum queue, see `_open`. One whose node is away may
+#: be counted until that is back, though its messages are returned.
 FORMER_S: Final = 4.0
-FORMER_POLL_S: Final = 0.05
-#: How long a quorum queue may take for what was given back, and how often it is asked.
+#: How long a quorum queue may take for what was given back.
 TAKEN_BACK_S: Final = 30.0
-TAKEN_BACK_POLL_S: Final = 0.01
+#: How often it is asked for either.
+READERS_POLL_S: Final = 0.01
 #: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
 #: singly.
 _UNACKED_MAX: Final = 1_000
@@ -136,7 +136,9 @@ class ParkingFeed:
         may be more; who takes it sorts it.
         """
         if self.quorum and self._nacks_pending:
-            await self._until_taken_back()
+            # It answers a `basic.get` before it takes back more than 32 messages (3.10 and 4.0).
+            self._nacks_pending = False
+            await self.until_taken_back(TAKEN_BACK_S)
         kept = self._returned.take_kept() if self._returned is not None else []
         fetched, is_end = list(kept), False
         while not is_end and (len(fetched) < limit or self._has_flagged):
@@ -148,22 +150,19 @@ class ParkingFeed:
             self._returned.fetched(fetched)
         return fetched, is_end
 
-    async def _until_taken_back(self) -> None:
-        """A quorum queue may answer a `basic.get` before it takes back what was given back earlier on the
-        same channel: of more than 32 messages (3.10 and 4.0). It would hand out newer ones first, or say
-        that it is empty.
+    async def until_taken_back(self, limit_s: float) -> None:
+        """Wait until a quorum queue has taken back all that we don't have: who reads before gets newer
+        messages first, or hears that it is empty. Each message that a `basic.get` has counts as a reader.
 
-        It counts each message that a `basic.get` has as a consumer: no more than we have, when all is back.
-        Zeros alone may be no answer.
+        After `limit_s` whoever is still counted is waited for no more: somebody else may read the queue.
         """
-        self._nacks_pending = False
         clock = asyncio.get_running_loop().time
-        deadline = clock() + TAKEN_BACK_S
+        deadline = clock() + limit_s
         while (readers := await self._other_readers()) is None or readers > self.others:
-            if clock() >= deadline:  # somebody else reads it, or somebody has purged it
+            if clock() >= deadline:
                 self.others = readers or 0
                 return
-            await asyncio.sleep(TAKEN_BACK_POLL_S)
+            await asyncio.sleep(READERS_POLL_S)
         self.others = readers
 
     async def _other_readers(self) -> int | None:
@@ -297,35 +296,18 @@ class ParkingFeeds:
                 self._report(ParkingQueueUnavailable(queue, parked))
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_S_MAX)
-        others = 0
+        feed = ParkingFeed(self._link, name, parked.channel, quorum=parked.is_quorum)
         if parked.is_quorum and parked.readers:
-            others = await self._await_former(name, parked.channel)
+            # Each channel of a former leader's connection ends when RabbitMQ has worked off what came on it.
+            # That of the lock may be the first, and one that has fetches to do the last.
+            log.info("parking_queue_is_read", lane=self._lane.lane, queue=name)
+            await feed.until_taken_back(self._former_s)
         self._opening.pop(queue, None)
         if self._quorum and not parked.is_quorum:
             log.warning("parking_queue_is_classic", lane=self._lane.lane, queue=name)
         self._channels.parking.add(parked.channel)
-        self._feeds[queue] = ParkingFeed(
-            self._link, name, parked.channel, quorum=parked.is_quorum, others=others
-        )
+        self._feeds[queue] = feed
         self._report(ParkingQueueOpened(queue))
-
-    async def _await_former(self, name: str, channel: int) -> int:
-        """Wait until RabbitMQ has taken back what a former leader was reading: who reads before gets newer
-        messages first. Returns how many messages that one still has when the time is up.
-
-        Each channel of a lost connection ends when RabbitMQ has worked off what came on it. That of the lock
-        may be the first, and one that has fetches to do the last.
-        """
-        log.info("parking_queue_is_read", lane=self._lane.lane, queue=name)
-        clock = asyncio.get_running_loop().time
-        deadline, others = clock() + self._former_s, 0
-        while clock() < deadline:
-            declared = await self._link.call(channel, QueueDeclare(queue=name, passive=True))
-            others = int(declared.consumer_count)
-            if declared.message_count and not others:  # zeros alone may be no answer
-                break
-            await asyncio.sleep(FORMER_POLL_S)
-        return others
 
     async def _try_to_open(self, name: str) -> Parked | str:
         """Why it can't be opened, if it can't."""

@@ -91,14 +91,19 @@ async def _quorum_queue(
         await link.close()
 
 
+async def _after_a_former(link: Link, ready: Callable[[int], Awaitable[bool]], had: int) -> ParkingFeed:
+    """A feed whose queue got back what a former reader had."""
+    former = await link.open_channel()
+    await ParkingFeed(link, QUEUE, former, quorum=True).fetch(had)
+    await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
+    await eventually(lambda: ready(STORED), what="all of it is back")
+    return ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+
+
 async def test_what_a_quorum_queue_got_back_is_read_together(vhost: Vhost) -> None:
     """It hands that out in any order, and before the rest."""
     async with _quorum_queue(vhost) as (link, ready):
-        former = await link.open_channel()
-        await ParkingFeed(link, QUEUE, former, quorum=True).fetch(20)
-        await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
-        await eventually(lambda: ready(STORED), what="all of it is back")
-        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        feed = await _after_a_former(link, ready, 20)
         fetched, is_end = await feed.fetch(2)
         again = [int(message.body) for message in fetched if message.redelivered]
         assert sorted(again) == list(range(20))
@@ -184,11 +189,7 @@ async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vh
 async def test_what_came_back_goes_back_together(vhost: Vhost) -> None:
     """As soon as nobody has any of it: also what is settled, which comes again."""
     async with _quorum_queue(vhost) as (link, ready):
-        former = await link.open_channel()
-        await ParkingFeed(link, QUEUE, former, quorum=True).fetch(20)
-        await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
-        await eventually(lambda: ready(STORED), what="all of it is back")
-        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        feed = await _after_a_former(link, ready, 20)
         fetched, _ = await feed.fetch(STORED)
         *new, settled, late, first = sorted((message.redelivered, message.tag) for message in fetched)
         feed.settle(settled[1])
@@ -205,11 +206,7 @@ async def test_what_came_back_goes_back_together(vhost: Vhost) -> None:
 
 async def test_kept_messages_are_not_added_to_with_each_read(vhost: Vhost) -> None:
     async with _quorum_queue(vhost) as (link, ready):
-        former = await link.open_channel()
-        await ParkingFeed(link, QUEUE, former, quorum=True).fetch(10)
-        await link.call(former, commands.Channel.Close(200, "dead", 0, 0))
-        await eventually(lambda: ready(STORED), what="all of it is back")
-        feed = ParkingFeed(link, QUEUE, await link.open_channel(), quorum=True)
+        feed = await _after_a_former(link, ready, 10)
         in_hand, *fetched = (await feed.fetch(1))[0]
         for _ in range(3):
             feed.give_back(tuple(message.tag for message in fetched if message.redelivered))

@@ -87,9 +87,9 @@ def what_is_given_back_is_not_awaited(lane: Any, session: Any, store: Any) -> No
     """A quorum queue is read on before it has taken back what was given back."""
 
     def change(feed: Any) -> None:
-        async def read_on() -> None:
-            feed._nacks_pending = False
+        async def read_on(limit_s: float) -> None:
+            pass
 
-        feed._until_taken_back = read_on
+        feed.until_taken_back = read_on
 
     _as_opened(session, change)
