@@ -395,3 +395,19 @@ def test_what_is_gone_from_a_parking_queue_is_counted_as_lost(fails_over: bool) 
     assert bench.lane.state.counters["parked_lost"] == 2
     assert [fields["lost"] for event, fields in bench.told if event == "parking_lost"] == [2]
     assert not [event for event, _ in bench.told if event == "parking_ends"]
+
+
+def test_what_is_settled_before_it_comes_back_is_not_counted_as_lost() -> None:
+    clause("P-10", "neither here nor ended")
+    bench = blocked()
+    bench.settle_each("one", (1, 2))
+    bench.hold_reads = True
+    bench.fail_over()
+    bench.settle("one", "a3")
+    bench.run()
+    bench.hold_reads = False
+    bench.run()
+    bench.settle_each("one", range(4, 11))
+    assert numbers(bench) == list(range(1, 11))
+    assert "parking_ends" in [event for event, _ in bench.told]
+    assert bench.lane.state.counters["parked_lost"] == 0

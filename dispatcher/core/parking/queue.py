@@ -239,7 +239,7 @@ class ParkingQueue:
     def settled_early(self, message: Original) -> None:
         """An expected one is settled: its original counts no more."""
         self.forget(message)
-        self.remember(message.fingerprint, message.arrival)
+        self.settle(message)
 
     def begin_read(self) -> None:
         self.reading = True
