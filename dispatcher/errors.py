@@ -61,11 +61,12 @@ class ChannelRefused(BrokerUnavailable):
 class DeliveredAgain(BrokerUnavailable):
     """RabbitMQ took unacked messages back from an open channel, and delivers them again.
 
-    `by_count` is the fingerprint of the message if only its count of deliveries says so; b"": it is certain.
+    `by_message` is the fingerprint of the one that says so, if an equal one may say it, too; b"": it is
+    certain.
     """
 
-    def __init__(self, problem: str, by_count: bytes = b"") -> None:
-        self.by_count = by_count
+    def __init__(self, problem: str, by_message: bytes = b"") -> None:
+        self.by_message = by_message
         super().__init__(problem)
 
 

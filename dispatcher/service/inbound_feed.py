@@ -197,15 +197,15 @@ class InboundFeed:
                     and message.deliveries > count
                     and message.fingerprint not in self._misleading
                 ):
-                    return self._again(by_count=message.fingerprint)
+                    return self._again(by_message=message.fingerprint)
             if unsettled is not None:
                 unsettled[message.fingerprint] = message.deliveries
             self._out[message.tag] = message
         return None
 
-    def _again(self, by_count: bytes = b"") -> DeliveredAgain:
+    def _again(self, by_message: bytes = b"") -> DeliveredAgain:
         queue = self._inbound.name
-        return DeliveredAgain(f"RabbitMQ delivers again what is unacked of {queue!r}", by_count)
+        return DeliveredAgain(f"RabbitMQ delivers again what is unacked of {queue!r}", by_message)
 
     def _settled_fingerprints(self) -> set[bytes]:
         """Of originals whose ack may not have reached the queue's leader. That an ack is proven does not say

@@ -69,8 +69,8 @@ WAY_S: Final = 2.0
 RETRY_JITTER: Final = 0.5
 #: A failure after this time without one begins another outage: no failing attempt takes longer.
 OUTAGE_OVER_MS: Final = 60_000
-#: So many leaderships in a row may end because the count of one message has risen while it was here. Equal
-#: messages with different counts could look like that for ever, and each end raises the counts.
+#: So many leaderships in a row may end because one message seems to come again. Equal messages could look
+#: like that for ever: each end flags them once more, and raises their counts.
 DELIVERED_AGAIN_MAX: Final = 3
 
 
@@ -129,9 +129,8 @@ class LaneRunner:
         self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
         self._delivered_again = 0  # times in a row that this has ended a leadership
-        self._by_count = Counter[
-            bytes
-        ]()  # of these: because of the count of the message with this fingerprint
+        #: Of these: because of the message with this fingerprint, which may be another one.
+        self._by_message: Counter[bytes] = Counter()
         self._leader_look = LeaderLook(settings.rabbitmq, self._names)
         self._replicas = self.replicas_type(
             settings.redis, lane.name, settings.prefix, self._clock.now_ms, leads
@@ -197,10 +196,10 @@ class LaneRunner:
     def _note(self, failure: BaseException) -> None:
         if isinstance(failure, DeliveredAgain):
             self._delivered_again += 1
-            self._by_count[failure.by_count] += bool(failure.by_count)
+            self._by_message[failure.by_message] += bool(failure.by_message)
         elif self.state is RunnerState.LEADING:
             self._delivered_again = 0
-            self._by_count.clear()
+            self._by_message.clear()
         self.state, self.problem = (
             RunnerState.WAITING,
             str(failure).splitlines()[0] if str(failure) else repr(failure),
@@ -428,14 +427,15 @@ class LaneRunner:
         if not snapshot.complete:
             snapshot.parking_found = await find_parking_queues(link, parking)
         lane = self.lane_type(self._options(), snapshot, self._clock.now_ms())
-        feeds = self._feeds(link, sources, lane, session)
+        misleading = {known for known, times in self._by_message.items() if times >= DELIVERED_AGAIN_MAX}
+        feeds = self._feeds(link, sources, lane, session, misleading)
         await channels.listen(keeps_history=self._lane.history is not None)
         vhost = self._settings.rabbitmq.address.vhost
         await channels.listen_to_broker_events(vhost, consumers=self._lane.handover)
         self._session = session
         witness.watch(lane)
         recorder.began(lane, snapshot)
-        session.begin(lane, snapshot.lane_epoch, feeds, redis_complete=trusted)
+        session.begin(lane, snapshot.lane_epoch, feeds, redis_complete=trusted, misleading=misleading)
         self._tasks.append(asyncio.create_task(self._replicas.lead(snapshot.lane_epoch)))
         early, self._early = self._early, []
         session.receive(early)
@@ -475,11 +475,11 @@ class LaneRunner:
     def _epoch_seconds_ms(self) -> int:
         return max(self._clock.now_ms(), self._lane_epoch_min * 1_000)
 
+    @staticmethod
     def _feeds(
-        self, link: Link, sources: Sequence[InboundSource], lane: Lane, session: Session
+        link: Link, sources: Sequence[InboundSource], lane: Lane, session: Session, misleading: set[bytes]
     ) -> list[InboundFeed]:
         feeds = []
-        misleading = {known for known, times in self._by_count.items() if times >= DELIVERED_AGAIN_MAX}
         for source, inbound in zip(sources, lane.state.inbounds, strict=True):
             inbound.window, inbound.replaceable = source.window, source.classic
             feeds.append(InboundFeed(link, source, inbound, report=session.report, misleading=misleading))

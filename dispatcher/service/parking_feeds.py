@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import structlog
@@ -29,7 +29,7 @@ from dispatcher.core.parking.orders import (
     ReadParkingQueue,
 )
 from dispatcher.core.queue_ids import QueueId, parking_id, parking_place
-from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, DeliveredAgain
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
@@ -116,14 +116,20 @@ class ReturnedMessages:
 class ParkingFeed:
     """One parking queue: its channel and its acks."""
 
-    def __init__(self, link: Link, name: str, channel: int, *, quorum: bool = False, others: int = 0) -> None:
-        """`others`: messages that RabbitMQ still counts as a former leader's."""
+    def __init__(
+        self, link: Link, name: str, channel: int, *, quorum: bool = False, others: int = 0,
+        misleading: Collection[bytes] = (),
+    ) -> None:  # fmt: skip
+        """`others`: messages that RabbitMQ still counts as a former leader's. `misleading`: fingerprints of
+        messages that somebody may have stored twice."""
         self.name = name
         self.channel = channel
         self.quorum = quorum
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
         self.others = others
         self._returned = ReturnedMessages() if quorum else None
+        self._misleading = misleading
+        self._out: dict[int, tuple[bytes, int]] = {}  # of a quorum queue: the unsettled copies, by tag
         self._nacks_pending = False  # RabbitMQ may not have taken back everything yet
         self._has_flagged = quorum  # or may have: messages that came back
         self._link = link
@@ -188,8 +194,30 @@ class ParkingFeed:
             self.left = 0 if is_end else answers[-1].message_count
         return fetched, is_end
 
+    def delivered_again(self, messages: Iterable[Original]) -> DeliveredAgain | None:
+        """What to end the session with, if one of these fetched messages is here under another tag.
+
+        A leader of the queue that loses sight of this node takes back all that was fetched here, and the
+        channel stays open: an ack of the tag that is here means nothing then. And if another member becomes
+        the leader while what came back is fetched, it goes on in its own order (see `ReturnedMessages`): each
+        message that comes twice then hides another one, which is out under the first tag. The next session
+        reads everything anew. No copy is ever published twice under one term.
+        """
+        known: dict[tuple[bytes, int], int] | None = None
+        for message in messages:
+            copy = message.fingerprint, message.term
+            if message.redelivered and known is None:
+                known = {here: tag for tag, here in self._out.items()}
+            is_again = known is not None and known.setdefault(copy, message.tag) != message.tag
+            if is_again and message.redelivered and message.fingerprint not in self._misleading:
+                problem = f"RabbitMQ delivers again what is unacked of {self.name!r}"
+                return DeliveredAgain(problem, by_message=message.fingerprint)
+            self._out[message.tag] = copy
+        return None
+
     def settle(self, tag: int) -> None:
         """This original has ended: it is acked with a later flush."""
+        self._out.pop(tag, None)
         for acked in [tag] if self._returned is None else self._returned.settled(tag):
             self.acks.settle(acked)
         self._give_back_all()
@@ -209,6 +237,7 @@ class ParkingFeed:
 
     def _nack(self, tag: int) -> None:
         self._nacks_pending, self._has_flagged = True, self.quorum
+        self._out.pop(tag, None)
         self.acks.give_back(tag)
         self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
 
@@ -250,12 +279,14 @@ class ParkingFeeds:
         probe: ParkingProbe,
         defined_s: float,
         former_s: float,
+        misleading: Collection[bytes],
         report: Callable[[Event], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._link = link
         self._defined_s = defined_s
         self._former_s = former_s
+        self._misleading = misleading
         self._quorum = quorum  # what new ones are
         self._probe = probe
         self._opening: dict[QueueId, asyncio.Task[None]] = {}
@@ -296,7 +327,9 @@ class ParkingFeeds:
                 self._report(ParkingQueueUnavailable(queue, parked))
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_S_MAX)
-        feed = ParkingFeed(self._link, name, parked.channel, quorum=parked.is_quorum)
+        feed = ParkingFeed(
+            self._link, name, parked.channel, quorum=parked.is_quorum, misleading=self._misleading
+        )
         if parked.is_quorum and parked.readers:
             # Each channel of a former leader's connection ends when RabbitMQ has worked off what came on it.
             # That of the lock may be the first, and one that has fetches to do the last.
@@ -331,6 +364,9 @@ class ParkingFeeds:
         fetched, is_end = await feed.fetch(order.limit)
         messages = self._reader.parked(order.queue, fetched)
         if feed.quorum:
+            again = feed.delivered_again(messages)
+            if again is not None:
+                raise again
             messages.sort(key=_place)
         self._report(ParkingQueueRead(order.queue, messages, is_end, feed.left))
 

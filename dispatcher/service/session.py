@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Final
 
@@ -140,8 +140,12 @@ class Session:
 
     # -- life --
 
-    def begin(self, lane: Lane, lane_epoch: int, feeds: list[InboundFeed], *, redis_complete: bool) -> None:
-        """Start with a core that has been loaded; what arrived meanwhile is taken in."""
+    def begin(
+        self, lane: Lane, lane_epoch: int, feeds: list[InboundFeed], *, redis_complete: bool,
+        misleading: Collection[bytes],
+    ) -> None:  # fmt: skip
+        """Start with a core that has been loaded; what arrived meanwhile is taken in. `misleading`: see
+        `InboundFeed`."""
         self.lane = lane
         self._known_complete = redis_complete
         self.views = Views(
@@ -159,7 +163,7 @@ class Session:
             self._link, parking, self._names, self._channels, self._reader,
             quorum=not all(inbound.replaceable for inbound in lane.state.inbounds),
             probe=ParkingProbe(self._open_probe, self._names, self._link), defined_s=self.defined_s,
-            former_s=self.former_s, report=self.report, fail=self.end,
+            former_s=self.former_s, misleading=misleading, report=self.report, fail=self.end,
         )  # fmt: skip
         self._originals = OriginalAcks(feeds, self._parking)
         relay = Relay(

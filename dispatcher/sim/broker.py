@@ -52,6 +52,10 @@ class ConnectionEnd(Protocol):
     def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
         """Another leader of the queue has other messages in the places of some."""
 
+    def take_back(self, queue: Queue) -> int:
+        """The queue takes back all that is unacked here, and the channels stay open. Returns how many
+        messages that were."""
+
     def unblock(self) -> None:
         """The alarm has ended: the broker reads the bytes that were sent meanwhile."""
 
@@ -79,6 +83,8 @@ class Broker:
         self.lose_next: dict[str, int] = {}  # queue → copies that will be confirmed, and not be in it
         #: Called with each queue that is declared and was not there: where a fault may strike.
         self.declared: Callable[[Queue], None] | None = None
+        #: Called with a queue when a client has asked it for a message: where a fault may strike.
+        self.fetched: Callable[[Queue], None] | None = None
         #: Called with (connection, exchange) before each publish: where a fault may strike.
         self.before_publish: Callable[[ConnectionEnd, str, str], None] | None = None
         #: Whether this publish (connection, exchange, routing key, body) can't be taken: "channel" or

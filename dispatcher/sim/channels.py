@@ -105,6 +105,9 @@ class BrokerChannel:
         if tag not in self.unacked:
             raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
         queue, consumer, message = self.unacked.pop(tag)
+        if tag in self._void:
+            self._void.discard(tag)
+            return queue
         if consumer is not None:
             consumer.unacked -= 1
         if queue.quorum and consumer is None:
@@ -115,12 +118,13 @@ class BrokerChannel:
         return queue
 
     def lose_unacked(self, queue: Queue) -> int:
-        """A quorum queue takes back what its consumers on this channel have unacked; the channel stays open.
-        Returns how many messages that were."""
+        """A quorum queue takes back what is unacked on this channel, which stays open. Returns how many
+        messages that were."""
         taken = []
         for tag, (holder, consumer, message) in self.unacked.items():
-            if holder is queue and consumer is not None and tag not in self._void:
-                consumer.unacked -= 1
+            if holder is queue and tag not in self._void:
+                if consumer is not None:
+                    consumer.unacked -= 1
                 self._void.add(tag)
                 taken.append(message)
         queue.requeue(taken)
@@ -129,7 +133,7 @@ class BrokerChannel:
     def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
         """Another leader of the queue takes the tags of these messages for those of others."""
         for tag, (holder, consumer, message) in self.unacked.items():
-            if holder is queue and message in others:
+            if holder is queue and message in others and tag not in self._void:
                 self.unacked[tag] = (holder, consumer, others[message])
 
     def reject(self, tag: int) -> None:

@@ -137,6 +137,9 @@ class BrokerConnection:
         for channel in self.channels.values():
             channel.replace(queue, others)
 
+    def take_back(self, queue: Queue) -> int:
+        return sum(channel.lose_unacked(queue) for channel in self.channels.values())
+
     def block(self) -> None:
         """Read nothing more of it until the alarm ends."""
         if not self._blocked:
@@ -223,6 +226,8 @@ class BrokerConnection:
         self.broker.drop_expired(queue)
         fetched = self.channels[number].fetch(queue)
         self.down.send(Answer(token, fetched or commands.Basic.GetEmpty()))
+        if self.broker.fetched is not None:
+            self.broker.fetched(queue)
 
     def _get_late(self, number: int, *arguments: Any) -> None:
         if self.open and not self.channels[number].closed:

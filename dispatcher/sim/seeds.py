@@ -66,8 +66,20 @@ LOSING_RUNS: Final = 0.1
 LEADERLESS_RUNS: Final = 0.5
 #: The share of runs with faults, quorum queues and parking in which parking queues get other leaders.
 OTHER_LEADERS_RUNS: Final = 0.5
+#: The share of those in which they get them while somebody reads what came back.
+MIDWAY_RUNS: Final = 0.4
+#: The share of runs with faults, quorum queues and parking in which a parking queue takes back what was read.
+TAKEN_BACK_RUNS: Final = 0.4
 #: The share of runs with faults in which a quorum queue delivers again what is unacked.
 RETURNING_RUNS: Final = 0.3
+#: What happens to leaders of parking queues: the aspect of the seed, the fault, in which share of the runs,
+#: and how often there.
+LEADERS: Final = (
+    ("other leaders", "change_leader", OTHER_LEADERS_RUNS, (1, 2, 4)),
+    ("leaderless", "lose_leader", LEADERLESS_RUNS, (2, 4, 8)),
+    ("other leaders midway", "change_leader_midway", MIDWAY_RUNS, (1, 2, 4)),
+    ("taken back", "take_back_parked", TAKEN_BACK_RUNS, (1, 2, 4)),
+)
 #: The share of lanes that keep incoming messages.
 HISTORY_SHARE: Final = 0.1
 
@@ -119,16 +131,16 @@ def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
     scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
     scenario = _with_lost_copies(Random(f"{seed} losing copies"), scenario)
     scenario = _with_returns(Random(f"{seed} delivering again"), scenario)
-    scenario = _with_leaders(
-        Random(f"{seed} other leaders"), scenario, "change_leader", OTHER_LEADERS_RUNS, (1, 2, 4)
-    )
-    return _with_leaders(Random(f"{seed} leaderless"), scenario, "lose_leader", LEADERLESS_RUNS, (2, 4, 8))
+    for aspect, kind, share, counts in LEADERS:
+        scenario = _with_leaders(Random(f"{seed} {aspect}"), scenario, kind, share, counts)
+    return scenario
 
 
 def _with_leaders(
     random: Random, scenario: RunScenario, kind: str, share: float, counts: tuple[int, ...]
 ) -> RunScenario:
-    """In some runs quorum queues in which messages are parked have other leaders, or none for a while."""
+    """In some runs quorum queues in which messages are parked have other leaders, or none for a while, or
+    leaders that lose sight of others."""
     has_quorum = any(quorum for _, _, quorum in scenario.inbounds)
     may_strike = has_quorum and scenario.parking_queues and scenario.faults
     if not may_strike or random.random() >= share:

@@ -15,15 +15,21 @@ from dispatcher.core.model import Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.core.queue_ids import FIRST_INBOUND
+from dispatcher.errors import DeliveredAgain
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.service.inbound_feed import InboundFeed, InboundSource
+from dispatcher.service.parking_feeds import ParkingFeed
+from tests.service.conftest import Runner
 from tests.service.harness import Bench, bench_of, lane, private_vhost
+from tests.service.test_parking import BACKLOG, first_of, has_no_parking_queue, numbers
+from tests.service.test_parking import LOOK_AHEAD as PARKING_LOOK_AHEAD
 from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 LOOK_AHEAD = 5
+FULL = 10
 NODE_LOST_AND_FOUND = """
-{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"in">>)),
+{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)),
 Leader = amqqueue:get_pid(Queue),
 {{ok, _, _}} = ra:process_command(Leader, {{down, self(), noconnection}}),
 {{ok, _, _}} = ra:process_command(Leader, {{nodeup, node()}})
@@ -36,9 +42,9 @@ async def private_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]
         yield made
 
 
-async def _lose_sight(servers: PrivateServers, bench: Bench) -> None:
+async def _lose_sight(servers: PrivateServers, bench: Bench, queue: str = "in") -> None:
     """What the queue's leader does when it has lost the connection to the reader's node, and has it again."""
-    command = " ".join(NODE_LOST_AND_FOUND.format(vhost=bench.vhost.name).split())
+    command = " ".join(NODE_LOST_AND_FOUND.format(vhost=bench.vhost.name, queue=queue).split())
     await asyncio.to_thread(servers.rabbitmq.evaluate, command)
 
 
@@ -87,6 +93,90 @@ async def test_a_backlog_that_came_back_from_earlier_sessions_ends_none(bench: B
     await bench.acked()
     assert [copy.body for copy in consumer.received] == bodies
     assert bench.runners["orders"].leaderships == 1
+
+
+async def test_what_a_parking_queue_took_back_is_not_acked_as_a_repeated_copy(
+    private_servers: PrivateServers, private_bench: Bench
+) -> None:
+    """The copy that comes again is the only one that the queue still has."""
+    clause("R-8", "Of a parking queue only a message that is here and unsettled does that")
+    bench = private_bench
+    bench.runner_type = Runner
+    client = await _run(bench, [], look_ahead=PARKING_LOOK_AHEAD, max_in_flight_per_group=FULL)
+    consumer, _ = await bench.joined("one", prefetch=FULL, hold=True), await bench.joined("other")
+    for number in range(BACKLOG):
+        client.send("in", b"%d" % number, "a")
+    await eventually(lambda: bench.status()["parked"] == BACKLOG - FULL, what="the backlog is parked")
+    consumer.settle(list(consumer.in_hand)[:-1])
+    await consumer.has(2 * FULL - 1)
+    await _lose_sight(private_servers, bench, first_of(bench))
+    runner = bench.runners["orders"]
+
+    def keeps_one() -> bool:
+        """It is still here when the queue is read on."""
+        consumer.settle(list(consumer.in_hand)[:-1])
+        return runner.leaderships == 2
+
+    await eventually(keeps_one, what="the next leadership")
+    await bench.leads()
+    consumer.release()
+    await consumer.has(BACKLOG)
+    assert numbers(consumer, "a") == list(range(BACKLOG))
+    assert {copy.attempt for copy in consumer.received} == {1}
+    await has_no_parking_queue(client, bench)
+    await bench.acked()
+    assert runner.leaderships == 2
+    assert not bench.status()["parked_lost"]
+
+
+class Copies:
+    """A feed of a quorum parking queue without a connection; it is told what was fetched."""
+
+    def __init__(self, *misleading: str) -> None:
+        self._tags = count(1)
+        link: Any = None
+        self.feed = ParkingFeed(
+            link, "parked", 1, quorum=True, misleading=[name.encode().ljust(16) for name in misleading]
+        )
+
+    def come(self, *names: str, again: bool = False, term: int = 1) -> DeliveredAgain | None:
+        """What to end the session with when these are fetched."""
+        messages = []
+        for name in names:
+            tag = next(self._tags)
+            message = Original(FIRST_INBOUND, tag, (1, tag), name.encode().ljust(16), None, name, 1, 0, again)
+            message.term = term
+            messages.append(message)
+        self.feed.acks.deliver(len(messages))
+        return self.feed.delivered_again(messages)
+
+
+async def test_a_leader_that_changes_amid_a_fetch_shows_by_what_comes_twice() -> None:
+    """Its members return the same messages in different orders (RabbitMQ up to 4.1.0)."""
+    assert Copies().come("b", "a", "c", again=True) is None
+    found = Copies().come("b", "a", "b", again=True)
+    assert found is not None
+    assert found.by_message == b"b".ljust(16)
+    copies = Copies()
+    assert copies.come("a") is None
+    assert copies.come("b", "a", again=True) is not None
+    copies = Copies()
+    assert copies.come("a", term=1) is None
+    assert copies.come("a", again=True, term=2) is None, "it was published twice"
+
+
+async def test_a_copy_that_is_no_longer_here_may_come_again() -> None:
+    copies = Copies()
+    assert copies.come("a", "b") is None
+    copies.feed.settle(1)
+    assert copies.come("a", again=True) is None, "the core knows that it is settled"
+    assert copies.come("b", again=True) is not None
+
+
+async def test_a_parked_copy_that_somebody_stored_twice_ends_three_leaderships_at_most() -> None:
+    assert Copies().come("a", "a") is None, "it did not come back"
+    assert Copies("a").come("a", "a", "b", again=True) is None
+    assert Copies("a").come("a", "b", "b", again=True) is not None
 
 
 class Feed:

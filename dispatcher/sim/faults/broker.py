@@ -98,27 +98,80 @@ def change_leader(faults: Faults, fault: Fault) -> bool:
     """The leader of a lane is cut off while it has messages of a quorum queue in which messages are parked.
     Up to 500 ms after these came back another member of the queue leads. It has put them back in another
     order: so a tag may stand for another message there."""
-    broker, names = faults.world.broker, faults.world.names
-
-    def when(look: Callable[[Queue], object], act: Callable[[], object]) -> None:
-        if any(look(queue) for queue in broker.queues.values()):
-            act()
-        else:
-            faults.after(_LOOK_MS, when, look, act)
-
-    def is_in_hand(queue: Queue) -> bool:
-        return queue.quorum and is_parking_queue(names, queue.name) and queue.unacked_count > 1
-
-    def cut() -> None:
-        faults.cut(faults.leader_or(fault), fault, 0)
-        when(lambda queue: queue.elsewhere, lambda: faults.after(fault.amount % 500, strike))
+    broker = faults.world.broker
 
     def strike() -> None:
         found = [queue for queue in broker.queues.values() if queue.elsewhere]
         if found and broker.change_leader(found[fault.target % len(found)]):
             faults.struck(fault.kind)
 
-    when(is_in_hand, cut)
+    _cut_with_parked(faults, fault, lambda: faults.after(fault.amount % 500, strike))
+    return False
+
+
+@fault(often=0)
+def change_leader_midway(faults: Faults, fault: Fault) -> bool:
+    """The same, but the other member leads from between two fetches of what came back: the rest comes in the
+    order of that member, so some of it may come twice, and some not at all."""
+    broker, others = faults.world.broker, fault.amount % 4
+
+    def fetched(queue: Queue) -> None:
+        nonlocal others
+        if not (queue.elsewhere and queue.returned and queue.unacked_count):
+            return
+        others -= 1
+        if others < 0:
+            broker.fetched = None
+            if broker.change_leader(queue):
+                faults.struck(fault.kind)
+
+    def arm() -> None:
+        broker.fetched = fetched
+
+    _cut_with_parked(faults, fault, arm)
+    return False
+
+
+def _cut_with_parked(faults: Faults, fault: Fault, then: Callable[[], object]) -> None:
+    """Cut the leader of the lane off as soon as it has several messages of a quorum queue in which they are
+    parked; call `then` when they came back in different orders."""
+    names = faults.world.names
+
+    def is_in_hand(queue: Queue) -> bool:
+        return queue.quorum and is_parking_queue(names, queue.name) and queue.unacked_count > 1
+
+    def cut() -> None:
+        faults.cut(faults.leader_or(fault), fault, 0)
+        _when(faults, lambda queue: queue.elsewhere, then)
+
+    _when(faults, is_in_hand, cut)
+
+
+def _when(faults: Faults, look: Callable[[Queue], object], act: Callable[[], object]) -> None:
+    """As soon as a queue looks like that."""
+    if any(look(queue) for queue in faults.world.broker.queues.values()):
+        act()
+    else:
+        faults.after(_LOOK_MS, _when, faults, look, act)
+
+
+@fault(often=0)
+def take_back_parked(faults: Faults, fault: Fault) -> bool:
+    """The leader of a quorum queue in which messages are parked loses sight of the node with their reader,
+    who has not read all of it, and sees the node again: it takes back what is unacked there, on a channel
+    that stays open."""
+    broker, names = faults.world.broker, faults.world.names
+
+    def is_read(queue: Queue) -> bool:
+        return bool(is_parking_queue(names, queue.name) and queue.unacked_count and queue.ready)
+
+    def strike() -> None:
+        found = [queue for queue in broker.queues.values() if queue.quorum and is_read(queue)]
+        taken = [connection.take_back(queue) for connection in broker.connections for queue in found]
+        if sum(taken):
+            faults.struck(fault.kind)
+
+    _when(faults, lambda queue: queue.quorum and is_read(queue), strike)
     return False
 
 

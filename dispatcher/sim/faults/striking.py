@@ -105,7 +105,7 @@ class Faults:
         world.history.note("FAULT", "over")
         world.broker.restart()
         world.broker.end_alarm()
-        world.broker.declared = None
+        world.broker.declared = world.broker.fetched = None
         for queue in world.broker.queues.values():
             queue.leaderless = False
         world.broker.nack_next.clear()

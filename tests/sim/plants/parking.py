@@ -93,3 +93,13 @@ def what_is_given_back_is_not_awaited(lane: Any, session: Any, store: Any) -> No
         feed.until_taken_back = read_on
 
     _as_opened(session, change)
+
+
+@planted("loss", "order", "readings", seed=172)
+def what_comes_twice_is_a_repeated_copy(lane: Any, session: Any, store: Any) -> None:
+    """A fetched message that is here under another tag is acked as a repeated copy."""
+
+    def change(feed: Any) -> None:
+        feed.delivered_again = lambda messages: None
+
+    _as_opened(session, change)
