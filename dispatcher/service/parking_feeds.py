@@ -374,16 +374,22 @@ class ParkingFeeds:
         feed = self._feeds.pop(queue)
         feed.flush_acks(0, everything=True)
         self._channels.parking.discard(feed.channel)
-        try:
-            is_deleted = await feed.delete_empty()
-        except ChannelRefused as refused:
-            if refused.code not in (PRECONDITION_FAILED, NOT_FOUND):
-                raise
-            if refused.code == NOT_FOUND:  # somebody did that before
-                self._report(ParkingQueueDeleted(queue, True))
-            else:
-                self._keep(queue, feed, await self._link.open_channel())
-            return
+        pause_s, is_deleted = RETRY_S_MIN, None
+        while is_deleted is None:
+            try:
+                is_deleted = await feed.delete_empty()
+            except ChannelRefused as refused:
+                channel = await self._link.open_channel()
+                if refused.code == PRECONDITION_FAILED:
+                    return self._keep(queue, feed, channel)
+                if refused.code != NOT_FOUND:
+                    raise
+                feed = ParkingFeed(self._link, feed.name, channel, quorum=feed.quorum, others=feed.others)
+                if node_is_away(refused):  # the queue is still there when that is back
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, RETRY_S_MAX)
+                else:  # somebody did that before
+                    is_deleted = True
         if is_deleted:
             self._report(ParkingQueueDeleted(queue, True))
             await self._link.call(feed.channel, commands.Channel.Close(200, "deleted", 0, 0))

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from pamqp import commands
 
 from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
+from dispatcher.core.parking.events import ParkingQueueDeleted
+from dispatcher.core.parking.orders import DeleteParkingQueue
 from dispatcher.core.queue_ids import parking_id
 from dispatcher.errors import ChannelRefused
-from dispatcher.service.parking_feeds import TAKEN_BACK_S, ParkingFeed, find_parking_queues
+from dispatcher.service.channels import Channels
+from dispatcher.service.parking_feeds import TAKEN_BACK_S, ParkingFeed, ParkingFeeds, find_parking_queues
 from dispatcher.settings import RabbitSettings
+from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.waiting import eventually
 
@@ -235,3 +239,42 @@ async def test_a_queue_whose_node_is_away_is_not_taken_for_one_that_is_not_there
     away = "NOT_FOUND - home node 'r@h' of durable queue 'p2' in vhost '/' is down or inaccessible"
     link: Any = Answers({"p1": ChannelRefused(404, gone), "p2": ChannelRefused(404, away)})
     assert await find_parking_queues(link, ("p1", "p2")) == (parking_id(1),)
+
+
+class DeletedLate:
+    """A link to a cluster in which the node of a classic queue is away: RabbitMQ can't delete it yet."""
+
+    def __init__(self) -> None:
+        self.deletes = self.channels = 0
+        self.is_back = False
+
+    async def open_channel(self) -> int:
+        self.channels += 1
+        return self.channels
+
+    async def call(self, channel: int, method: Any) -> Any:
+        if isinstance(method, commands.Queue.Delete):
+            self.deletes += 1
+            if not self.is_back:
+                away = (
+                    "NOT_FOUND - home node 'r@h' of durable queue 'p1' in vhost '/' is down or inaccessible"
+                )
+                raise ChannelRefused(404, away)
+
+
+async def test_a_queue_whose_node_is_away_is_deleted_when_the_node_is_back() -> None:
+    """Its name must not be given again before: nobody could open a queue of that name."""
+    node, told = DeletedLate(), list[Any]()
+    link, unused = cast(Link, node), cast(Any, None)
+    channels = Channels(link, LaneNames("orders"), quorum=frozenset(), lock_retry_s=1.0)
+    feeds = ParkingFeeds(
+        link, ("p1",), unused, channels, unused, quorum=False, probe=unused, defined_s=0.0, former_s=0.0,
+        misleading=(), report=told.append, fail=told.append,
+    )  # fmt: skip
+    feeds._feeds[parking_id(0)] = ParkingFeed(link, "p1", await node.open_channel())
+    feeds.perform(DeleteParkingQueue(parking_id(0)))
+    await eventually(lambda: node.deletes > 1, what="it is tried again")
+    assert not told
+    node.is_back = True
+    await eventually(lambda: told, what="it is deleted")
+    assert told == [ParkingQueueDeleted(parking_id(0), True)]
