@@ -73,7 +73,7 @@ class DeliveryPass:
         self.dispatch(inbound, backlog.messages.popleft(), source.consumer, group)
         if backlog.messages:
             self._served(inbound, backlog)
-            if backlog.listed_in is source:
+            if backlog.listed_in is source.backlogs:
                 source.backlogs.move_to_end(backlog)
         else:
             inbound.forget_empty(backlog)

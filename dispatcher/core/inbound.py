@@ -118,19 +118,15 @@ class Inbound:
 
     def forget_empty(self, backlog: Backlog) -> None:
         """Take an empty backlog from its group. The caller must not keep it: another group will get it."""
-        source, group = backlog.listed_in, backlog.group
-        if source is not None:
-            del source.backlogs[backlog]
-            backlog.listed_in = None
+        backlog.leave()
+        group = backlog.group
         backlogs = group.backlogs
-        if backlogs is None:
-            return
-        if len(backlogs) > 1:
+        if backlogs is not None and len(backlogs) > 1:
             del backlogs[self.index]
-            return
-        group.backlogs = None
-        if len(self._spare) < SPARE_BACKLOGS:
-            self._spare.append(backlogs)
+        elif backlogs is not None:
+            group.backlogs = None
+            if len(self._spare) < SPARE_BACKLOGS:
+                self._spare.append(backlogs)
 
     def is_full(self) -> bool:
         """Nothing more of it comes before something is settled."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from dispatcher.core.bounds import ORIGINAL_BYTES
 from dispatcher.core.consumer_life import ConsumerLife
@@ -190,16 +190,10 @@ GROUP_TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
 }
 
 
-class BacklogList(Protocol):
-    """A source of the delivery pass that serves backlogs, in turn."""
-
-    backlogs: OrderedDict[Backlog, None]
-
-
 class Backlog:
     """The messages of one group that wait, from one inbound queue, in that queue's order.
 
-    `listed_in` is the one list of the delivery pass that holds this backlog, None while it may not be served.
+    `listed_in` is the list of the one source that may serve this backlog, None while none may.
     Messages that ended meanwhile (expired) stay inside until they reach the front.
     """
 
@@ -209,7 +203,7 @@ class Backlog:
         self.group = group
         self.inbound = inbound
         self.messages: deque[Original] = deque()
-        self.listed_in: BacklogList | None = None
+        self.listed_in: OrderedDict[Backlog, None] | None = None
 
     def head(self) -> Original | None:
         """The first message that still waits; drops those in front of it that have ended."""
@@ -224,7 +218,7 @@ class Backlog:
     def leave(self) -> None:
         """It is served from nowhere."""
         if self.listed_in is not None:
-            del self.listed_in.backlogs[self]
+            del self.listed_in[self]
             self.listed_in = None
 
 

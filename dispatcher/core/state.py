@@ -184,7 +184,7 @@ class LaneState(SharedFacts):
         taker = group.owner if group.owner is not None else group.pinned_to
         source = inbound.unowned if taker is None else taker.sources[backlog.inbound]
         source.backlogs[backlog] = None
-        backlog.listed_in = source
+        backlog.listed_in = source.backlogs
         if not source.in_ring:
             inbound.enlist(source)
 
