@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import SETTLED, MessageState, Original
+from dispatcher.core.model import Original
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 
@@ -33,30 +32,19 @@ class Arrivals(Feature):
     def arrived(self, event: MessagesArrived) -> None:
         """Take in deliveries, in their queues' order."""
         state, signals = self._state, self._signals
+        claiming = signals.claiming
         for message in event.messages:
-            inbound = state.inbounds[message.inbound]
-            if message.is_marker:
-                inbound.see(message)
-            else:
+            if not message.is_marker:
+                inbound = state.inbounds[message.inbound]
                 inbound.take_in(message)
                 state.bytes_held += message.footprint
                 self.set_common_group(message)
-                if inbound.recovery is not None and self._is_known(inbound, message):
+                if inbound.recovery is not None and any(claims(inbound, message) for claims in claiming):
                     continue
                 for delivered in signals.delivered:
                     delivered(message)
             if not (signals.keeping and any(keeps(message) for keeps in signals.keeping)):
                 self.accept(message)
-
-    def _is_known(self, inbound: Inbound, message: Original) -> bool:
-        """Its entry stands for it from now on, if that is still open."""
-        if not any(claims(inbound, message) for claims in self._signals.claiming):
-            return False
-        if message.state is not SETTLED:  # it was acked again
-            message.become(MessageState.SETTLED)
-        for claimed in self._signals.claimed:
-            claimed(message)
-        return True
 
     def set_common_group(self, message: Original) -> None:
         """A message without a group belongs to that of the lane's option, if there is one."""

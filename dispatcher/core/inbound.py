@@ -7,7 +7,7 @@ eligibility lets pass. It alone changes its numbers.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
@@ -132,7 +132,7 @@ class Inbound:
         """Nothing more of it comes before something is settled."""
         return self.paused or self.unacked >= self.window
 
-    # -- its numbers: nothing else changes them --
+    # -- its numbers: nothing else changes them, the deficit apart --
 
     def take_in(self, message: Original) -> None:
         """An original is here, and counts until it is settled."""
@@ -140,14 +140,6 @@ class Inbound:
         self.unacked += 1
         mean, footprint = self.mean_bytes, message.footprint
         self.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
-
-    def see(self, message: Original) -> None:
-        """It was delivered, and may be taken in later."""
-        self.latest = message.arrival
-
-    def take_in_marker(self) -> None:
-        """The same for a marker, which says nothing of sizes."""
-        self.unacked += 1
 
     def settle(self, message: Original) -> None:
         """An original that is here ended, and its ack is on the way."""
@@ -171,10 +163,6 @@ class Inbound:
         self.waiting -= 1
         self.in_flight += 1
         self.dispatched += 1
-
-    def repay(self, cost: int) -> None:
-        """The last one was dispatched out of its turn: the queue does not pay for it."""
-        self.deficit += cost
 
     def went_out(self) -> None:
         """One is in flight that this leader did not dispatch."""
@@ -208,8 +196,3 @@ class Inbound:
             ready.popleft()
             source.in_ring = False
         return None
-
-
-def any_recovering(inbounds: Iterable[Inbound]) -> bool:
-    """Messages that were here under the former leader may still be on their way."""
-    return any(inbound.recovery is not None for inbound in inbounds)

@@ -146,17 +146,6 @@ class Original(RareFacts):
         """Its original is in a parking queue."""
         return is_parking(self.queue)
 
-    @property
-    def first_arrival(self) -> tuple[int, int]:
-        """Its arrival in the first queue that it was in: its place among the messages of its group that came
-        through the same inbound queue."""
-        return self.origin_arrival or self.arrival
-
-    @property
-    def rank(self) -> tuple[int, ...]:
-        """Its place in its backlog: its `first_arrival`, if its producer's numbers say nothing else."""
-        return self.rank_override or self.origin_arrival or self.arrival
-
     def __repr__(self) -> str:
         return f"<Original {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"
 

@@ -13,6 +13,7 @@ class RareFacts:
 
     __slots__ = ("__dict__",)  # made only for a message that has one of them
 
+    arrival: tuple[int, int]
     attempt: int
     is_marker = False  # of an operation (operations/events.py): never work
     origin_arrival: tuple[int, int] | None = None  # in the first queue that it was in, if that is not this
@@ -28,6 +29,17 @@ class RareFacts:
     #: How much the lane's consumers had settled when the first consumer died with it; 0 if that was before
     #: this leader's start, which settles count from; NO_DEATH: it has only failed so far.
     settles_at_death = 0
+
+    @property
+    def first_arrival(self) -> tuple[int, int]:
+        """Its arrival in the first queue that it was in: its place among the messages of its group that came
+        through the same inbound queue."""
+        return self.origin_arrival or self.arrival
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Its place in its backlog: its `first_arrival`, if its producer's numbers say nothing else."""
+        return self.rank_override or self.origin_arrival or self.arrival
 
     @property
     def deaths(self) -> int:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from typing import TypeVar, cast
 
-from dispatcher.core.inbound import Insert
+from dispatcher.core.feature import Feature
+from dispatcher.core.inbound import Inbound, Insert
 from dispatcher.core.lane_log import LaneLog
-from dispatcher.core.model import Group, Original
+from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.wire.bundle import BundleLimits
+
+F = TypeVar("F", bound=Feature)
 
 
 class SharedFacts(LaneLog):
     """The part of a lane's memory that is of no use to the spine."""
 
+    inbounds: list[Inbound]
+
     def __init__(self, now_ms: int) -> None:
         self.counters: Counter[str] = Counter()
+        self.features: dict[type[Feature], Feature] = {}  # what this lane can do beside the spine
         # Membership
+        self.by_id: dict[str, Consumer] = {}
+        self.by_queue: dict[str, Consumer] = {}
+        self.by_number: dict[int, Consumer] = {}
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names an ended incarnation
         #: Messages that the broker doesn't take for the dead queue, and what it says.
@@ -32,6 +43,20 @@ class SharedFacts(LaneLog):
         self.suspects: OrderedSet[Original] = OrderedSet()
         #: Sequence hold: files a message in front of those of its id that have larger numbers.
         self.insert: Insert | None = None
+
+    def find(self, kind: type[F]) -> F | None:
+        """The lane's feature of this class; None: the lane's options don't ask for it."""
+        return cast("F | None", self.features.get(kind))
+
+    def bundle_limits(self, queue: str) -> BundleLimits | None:
+        """What the consumer of this queue takes as one AMQP message; None: only single copies."""
+        consumer = self.by_queue.get(queue)
+        return None if consumer is None else consumer.bundle
+
+    @property
+    def is_recovering(self) -> bool:
+        """Messages that were here under the former leader may still be on their way."""
+        return any(inbound.recovery is not None for inbound in self.inbounds)
 
     @property
     def settles(self) -> int:

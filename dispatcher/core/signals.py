@@ -26,13 +26,13 @@ class Signals:
 
     #: An operation's marker is here, as the broker delivered it.
     marked: list[Callable[[Any], None]] = field(default_factory=list)  # operations/events.py has the type
-    #: The broker has delivered an original, perhaps again. True: the journal's entry stands for it now.
+    #: The broker has delivered an original, perhaps again. True: the journal knows it, so it is not new.
     claiming: list[Callable[[Inbound, Original], bool]] = field(default_factory=list)
     #: True: others that came behind it in its group may have been handed over before it.
     overtaken: list[Callable[[Original], bool]] = field(default_factory=list)
     #: The broker has delivered an original; recovery does not know it.
     delivered: list[MessageListener] = field(default_factory=list)
-    #: The same, and the journal has an entry of it.
+    #: The journal knows it: it has an entry of it, or it was settled.
     claimed: list[MessageListener] = field(default_factory=list)
     #: True: this listener keeps an original, or a marker, until it knows more.
     keeping: list[Callable[[Original], bool]] = field(default_factory=list)

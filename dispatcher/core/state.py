@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
 
 from dispatcher.core.bounds import COUNTER_SHIFT
 from dispatcher.core.buckets import GroupMap
@@ -12,7 +11,6 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.explanation import Explanation
-from dispatcher.core.feature import Feature
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
 from dispatcher.core.inbound import Inbound
@@ -36,9 +34,6 @@ from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.shared_facts import SharedFacts
 from dispatcher.core.signals import Signals
 from dispatcher.core.tables import OwnerRow
-from dispatcher.wire.bundle import BundleLimits
-
-F = TypeVar("F", bound=Feature)
 
 
 class LaneState(SharedFacts):
@@ -59,7 +54,6 @@ class LaneState(SharedFacts):
         self.keys_are_ids = options.buckets is None  # then it is that id
         self.groups: dict[bytes, Group] = {}  # by key
         self.signals = Signals()
-        self.features: dict[type[Feature], Feature] = {}  # what this lane can do beside the spine
         self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
         self.by_uuid: dict[str, Consumer] = {}
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
@@ -72,9 +66,6 @@ class LaneState(SharedFacts):
             Inbound(inbound_id(place), name, weight, options.look_ahead, self.pool)
             for place, (name, weight) in enumerate(options.inbounds)
         ]
-        self.by_id: dict[str, Consumer] = {}
-        self.by_queue: dict[str, Consumer] = {}
-        self.by_number: dict[int, Consumer] = {}
         self.first_number = self.epoch_counter = lane_epoch << COUNTER_SHIFT
         self.bytes_held = self.records_since_checkpoint = 0
         #: Messages that wait but have an open journal entry: they were taken back from a consumer.
@@ -85,10 +76,6 @@ class LaneState(SharedFacts):
         self.deadlines = Deadlines()
         self.parking = ParkingQueues(self.eligibility, self.group_map.order_key)
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
-
-    def find(self, kind: type[F]) -> F | None:
-        """The lane's feature of this class; None: the lane's options don't ask for it."""
-        return cast("F | None", self.features.get(kind))
 
     # -- effects --
 
@@ -195,11 +182,6 @@ class LaneState(SharedFacts):
             tell(group, head)
 
     # -- consumers --
-
-    def bundle_limits(self, queue: str) -> BundleLimits | None:
-        """What the consumer of this queue takes as one AMQP message; None: only single copies."""
-        consumer = self.by_queue.get(queue)
-        return None if consumer is None else consumer.bundle
 
     def refresh_credit(self, consumer: Consumer) -> None:
         """Its credit or state changed: offer it to the delivery pass, or take it away."""

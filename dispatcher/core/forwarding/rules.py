@@ -6,7 +6,6 @@ from typing import Final
 
 from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.holds import HoldKind
-from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Consumer
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
@@ -53,4 +52,4 @@ def may_be_reclaimed(state: LaneState, consumer: Consumer) -> bool:
     """Another consumer could get the messages in its queue, no original is still to come back from an inbound
     queue, and no other queue is being read back: a group may have messages in both."""
     others = state.reclaiming - {consumer.number}
-    return not others and not any_recovering(state.inbounds) and bool(receivers(state, consumer))
+    return not others and not state.is_recovering and bool(receivers(state, consumer))

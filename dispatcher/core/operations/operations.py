@@ -210,11 +210,12 @@ class Operations(Feature):
     def marked(self, mark: BarrierMark) -> None:
         """A marker is here, and ends. It counts only if its operation is open."""
         operation, state = self._open.get(mark.command), self._state
-        state.inbounds[mark.inbound].take_in_marker()
-        state.bytes_held += mark.footprint
+        mark.become(MessageState.SETTLED)
+        mark.content = None
         entry = (mark.arrival, mark.fingerprint)
         state.effects.records.append(SettledEntries(mark.queue, False, (entry,)))
-        state.settled(mark)
+        state.inbounds[mark.inbound].settled.unproven.append(entry)
+        state.acks.append(mark)
         if operation is None:
             state.log_event("marker_ignored", operation=mark.command, queue=state.inbounds[mark.inbound].name)
         elif operation.unmarked:

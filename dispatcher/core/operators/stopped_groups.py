@@ -18,7 +18,6 @@ from typing import Any, Final
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.feature import AbsentOriginals, Feature
-from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
@@ -156,7 +155,7 @@ class Stops(Feature):
     def _is_to_come(self, group: Group) -> bool:
         """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
         under the former leader."""
-        is_recovering = bool(group.unresolved) or any_recovering(self._state.inbounds)
+        is_recovering = bool(group.unresolved) or self._state.is_recovering
         return is_recovering or self._state.parking.may_bring(group)
 
     def _drop(self, message: Original) -> None:

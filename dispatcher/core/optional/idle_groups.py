@@ -12,7 +12,6 @@ from collections import OrderedDict
 
 from dispatcher.core.bounds import NEVER_MS, RELEASED_PER_STEP
 from dispatcher.core.feature import Feature
-from dispatcher.core.inbound import any_recovering
 from dispatcher.core.model import Group, GroupState
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ownership import release
@@ -65,7 +64,7 @@ class IdleGroups(Feature):
         than groups may be idle (G-6)."""
         if self._is_recovering:
             self._anew_ms = state.now_ms
-            self._is_recovering = any_recovering(state.inbounds)
+            self._is_recovering = state.is_recovering
 
     def next_deadline_ms(self) -> int | None:
         """When the next one will have rested for too long; at once while there are too many."""

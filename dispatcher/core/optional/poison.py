@@ -227,7 +227,7 @@ class Suspects(Feature):
             backlog.messages.popleft()
             self._delivery.dispatch(inbound, message, consumer, group)
             head_changed(state, backlog)
-        inbound.repay(message.cost)
+        inbound.deficit += message.cost
 
     def _keep_for(self, consumer: Consumer, message: Original) -> None:
         consumer.alone_with = message

@@ -18,7 +18,7 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.entries import ended_entry
 from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.inbound import Inbound, any_recovering
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
@@ -152,6 +152,16 @@ class Recovery(Feature):
 
     def claims(self, inbound: Inbound, delivered: Original) -> bool:
         """True when the delivery is an original that the journal knows; else it is to be treated as new."""
+        if not self._meets_known(inbound, delivered):
+            return False
+        if delivered.state is not MessageState.SETTLED:  # else it was acked again
+            delivered.become(MessageState.SETTLED)  # its entry stands for it from now on
+        for claimed in self._state.signals.claimed:
+            claimed(delivered)
+        return True
+
+    def _meets_known(self, inbound: Inbound, delivered: Original) -> bool:
+        """Whether it met its open entry, or is one that was settled."""
         recovery: ExpectedRedeliveries | None = inbound.recovery
         assert recovery is not None
         recovery.seen += 1
@@ -197,7 +207,7 @@ class Recovery(Feature):
 
     def is_through(self) -> bool:
         """Nothing that was unacked before is still to come from any queue."""
-        return self._elsewhere.is_through() and not any_recovering(self._state.inbounds)
+        return self._elsewhere.is_through() and not self._state.is_recovering
 
     # -- meetings --
 
