@@ -20,11 +20,9 @@ class Arrivals(Feature):
         self._state = state
         self._signals = state.signals
         self._grouped = state.policy.grouped
-        ungrouped = state.options.ungrouped
+        ungrouped, _, name = state.options.ungrouped.partition(":")
         self._rejects_ungrouped = ungrouped == "reject"
-        self._common_group = (
-            ungrouped.removeprefix("group:").encode() if ungrouped.startswith("group:") else None
-        )
+        self.common_group = name.encode() if ungrouped == "group" else None  # of messages that name none
 
     def events(self) -> Mapping[type, Handler]:
         return {MessagesArrived: self.arrived}
@@ -38,18 +36,14 @@ class Arrivals(Feature):
                 inbound = state.inbounds[message.inbound]
                 inbound.take_in(message)
                 state.bytes_held += message.footprint
-                self.set_common_group(message)
+                if message.group_id is None:
+                    message.group_id = self.common_group
                 if inbound.recovery is not None and any(claims(inbound, message) for claims in claiming):
                     continue
                 for delivered in signals.delivered:
                     delivered(message)
             if not (signals.keeping and any(keeps(message) for keeps in signals.keeping)):
                 self.accept(message)
-
-    def set_common_group(self, message: Original) -> None:
-        """A message without a group belongs to that of the lane's option, if there is one."""
-        if message.group_id is None and self._common_group is not None:
-            message.group_id = self._common_group
 
     def accept(self, message: Original) -> None:
         """It has arrived, and no feature keeps it any longer."""

@@ -46,7 +46,7 @@ class DeliveryPass:
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
         state, pick = self._state, self._turns.pick
-        if self._eligibility.is_suspended:
+        if self._eligibility.is_suspended(state.now_ms):
             return False
         while state.unconfirmed < UNCONFIRMED_MAX and state.unconfirmed_bytes < UNCONFIRMED_BYTES_MAX:
             inbound = pick()
@@ -59,7 +59,7 @@ class DeliveryPass:
             if type(source) is ConsumerSource:
                 self._serve_consumer(inbound, source)
             elif type(source) is UnownedSource:
-                self._serve_unowned(inbound, source)
+                self._begin(inbound, next(iter(source.backlogs)), state.pool.least_loaded())
             elif isinstance(source, UngroupedSource):
                 self._serve_ungrouped(inbound, source)
         return False
@@ -89,35 +89,29 @@ class DeliveryPass:
             backlog.leave()
             self._state.list_backlog(backlog)
 
-    def _serve_unowned(self, inbound: Inbound, source: UnownedSource) -> None:
-        """The next free group goes to the consumer with the least to do."""
-        self._begin(inbound, next(iter(source.backlogs)), self._state.pool.least_loaded())
-
     def _begin(self, inbound: Inbound, backlog: Backlog, consumer: Consumer) -> None:
-        """Give a free group to a consumer, with its first batch."""
+        """Give a free group to a consumer: with one message if the rest may follow in its turn, else with as
+        many as the consumer has room for now (Q14)."""
         state, group = self._state, backlog.group
-        size = 1 if state.stops_failed else state.policy.first_batch(consumer.credit, len(backlog.messages))
-        state.assign(group, consumer, OWNED if state.policy.tops_up else GroupState.BATCHED)
-        self._dispatch_batch(inbound, backlog, consumer, min(size, group.window))
-        if group.in_flight >= group.window:
-            state.window_filled(group)
-        if size > group.window and group.backlogs is not None:
-            state.held_back(HoldKind.WINDOW_FULL, group, next(iter(group.backlogs.values())).messages[0])
-
-    def _dispatch_batch(self, inbound: Inbound, backlog: Backlog, consumer: Consumer, size: int) -> None:
-        group = backlog.group
-        for number in range(size):
+        tops_up = state.policy.tops_up
+        size = 1 if tops_up or state.stops_failed else min(consumer.credit, len(backlog.messages))
+        state.assign(group, consumer, OWNED if tops_up else GroupState.BATCHED)
+        for number in range(min(size, group.window)):
             head = backlog.head()
             if head is None:
                 break
             if number and (kind := self._eligibility.head_held_by(head)) is not None:
-                self._state.held_back(kind, group, head)  # its backlog is not listed again before a settle
+                state.held_back(kind, group, head)  # its backlog is not listed again before a settle
                 break
-            message = backlog.messages.popleft()
-            self.dispatch(inbound, message, consumer, group)
-            if message.closing:
+            backlog.messages.popleft()
+            self.dispatch(inbound, head, consumer, group)
+            if head.closing:
                 break
         self._served(inbound, backlog)
+        if group.in_flight >= group.window:
+            state.window_filled(group)
+        if size > group.window and group.backlogs is not None:
+            state.held_back(HoldKind.WINDOW_FULL, group, next(iter(group.backlogs.values())).messages[0])
 
     def _serve_ungrouped(self, inbound: Inbound, source: UngroupedSource) -> None:
         pool = self._state.pool

@@ -13,7 +13,7 @@ without the capability doesn't ask.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from dispatcher.core.holds import HoldKind, LaneHolds
 from dispatcher.core.model import FREE, OWNED, Group, GroupState, Original
@@ -28,17 +28,10 @@ _OF_GROUP_STATE: Final = {
 }
 
 
-class LaneTime(Protocol):
-    """LaneState is one."""
-
-    now_ms: int
-
-
 class Eligibility:
     """The decisions of one lane."""
 
-    def __init__(self, lane: LaneTime, *, one_at_a_time: bool) -> None:
-        self._lane = lane
+    def __init__(self, *, one_at_a_time: bool) -> None:
         self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
         self.lane_holds = LaneHolds()
         self.flag_checks: list[GroupCheck] = []  # asked of groups with flags
@@ -47,10 +40,9 @@ class Eligibility:
 
     # -- decisions --
 
-    @property
-    def is_suspended(self) -> bool:
+    def is_suspended(self, now_ms: int) -> bool:
         """Nothing of the lane may go now."""
-        return bool(self.lane_holds) and self.lane_holds.first(self._lane.now_ms) is not None
+        return bool(self.lane_holds) and self.lane_holds.first(now_ms) is not None
 
     def held_by(self, group: Group, head: Original | None) -> HoldKind | None:
         """What keeps the first message of one of the group's backlogs from going in its turn; None: it is
@@ -76,11 +68,7 @@ class Eligibility:
 
     def flag_held_by(self, group: Group) -> HoldKind | None:
         """What operators have said that keeps the group back, and messages of it that will come."""
-        for flag_check in self.flag_checks:
-            kind = flag_check(group)
-            if kind is not None:
-                return kind
-        return None
+        return next((kind for check in self.flag_checks if (kind := check(group)) is not None), None)
 
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""

@@ -19,7 +19,9 @@ class IgnoredSettles:
         self._ignored: Counter[str] = Counter()
 
     def note(self, consumer: str, count: int) -> None:
-        """This number of its settles was ignored."""
+        """This number of its settles was ignored; 0 if it only said which messages have begun."""
+        if not count:
+            return
         self._counters["settles_ignored"] += count
         if consumer in self._ignored or len(self._ignored) < OFFENDERS_MAX:
             self._ignored[consumer] += count

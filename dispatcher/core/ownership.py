@@ -7,7 +7,7 @@ message closes its group. A group gets an owner in one way only, by `LaneState.a
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
-from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState
+from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
 from dispatcher.core.state import LaneState
 
 
@@ -54,25 +54,31 @@ def stop_incoming(state: LaneState, consumer: Consumer) -> None:
             state.rested(group)
 
 
-def ended_before_others(state: LaneState, group: Group) -> None:
-    """The message with the group's last number has ended while others of the group are out: the next ones get
-    a new epoch (O-3). For the journal forgets what has ended: a later leader would take the highest number
-    that is still out for the last one, and would give this number a second time."""
-    if group.state is OWNED:
+def came_back(state: LaneState, group: Group, message: Original) -> None:
+    """This message of the group is in flight no more: if none is now, the group may leave its owner.
+
+    If it has the group's last number while others of the group are out, the next ones get a new epoch (O-3).
+    For the journal forgets what has ended: a later leader would take the highest number that is still out for
+    the last one, and would give this number a second time.
+    """
+    group.came_back(message)
+    if not group.in_flight:
+        nothing_in_flight(state, group)
+    elif group.state is OWNED and group.gave_last(message):
         state.begin_epoch(group)
 
 
 def nothing_in_flight(state: LaneState, group: Group) -> None:
     """Nothing of the group is in flight any more."""
-    if group.state is GroupState.RECOVERING or group.unresolved:
+    if group.unresolved:
         return
-    if group.state is not OWNED or not state.policy.keeps_owner:
-        change_owner(state, group)
-    else:
+    if group.state is OWNED and state.policy.keeps_owner:
         for rested in state.signals.group_rested:
             rested(group)
         if state.stops_failed:
             state.relist_backlogs(group)
+    elif group.state is not GroupState.RECOVERING:
+        change_owner(state, group)
 
 
 def change_owner(state: LaneState, group: Group) -> None:

@@ -1,7 +1,7 @@
 """Which consumer gets a new group or message: a lane's policy, and the pool of consumers with free capacity.
 
-A policy holds no state. It says how many messages of a free group go out at once, whether the owner may get
-more while it holds some, and whether it keeps the group when it holds none.
+A policy holds no state. It says whether the owner of a group may get more while it holds some, or else gets a
+whole batch at once; and whether it keeps the group when it holds none.
 """
 
 from __future__ import annotations
@@ -23,14 +23,6 @@ class Policy:
     tops_up: bool  # the owner may receive more while it holds something
     keeps_owner: bool  # the owner keeps the group while nothing of it is out
     by_load: bool = False  # messages without a group go to the least loaded consumer, else in turn
-
-    def first_batch(self, credit: int, waiting: int) -> int:
-        """How many messages of a free group go to the consumer that takes it (1 or more).
-
-        A policy that tops up sends one, the rest follows through the ordinary shares; one that does not
-        must send the whole batch now (Q14: N is the consumer's free share of its prefetch).
-        """
-        return 1 if self.tops_up else min(credit, waiting)
 
 
 def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
@@ -55,14 +47,14 @@ def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
 class Pool:
     """Consumers that can take something new: `takes_new` is true of them.
 
-    Two orders over the same members. `least_loaded`: lowest level first (the policy says what a level
-    counts: groups owned, or messages in flight), within a level the one that has been there longest.
+    Two orders over the same members. `least_loaded`: lowest level first (what a level counts: groups owned,
+    or messages in flight), within a level the one that has been there longest.
     `next_in_turn`: plain rotation. Each operation is O(log levels), whatever the number of consumers.
     """
 
-    def __init__(self, level_of: Callable[[Consumer], int], *, counts_messages: bool) -> None:
-        self.level_of = level_of
+    def __init__(self, *, counts_messages: bool) -> None:
         self.counts_messages = counts_messages  # a level is another one when a message goes out
+        self.level_of: Callable[[Consumer], int] = self._load
         # Ordered dicts: in a plain one, finding the first key walks over all that were taken away before it.
         self._levels: dict[int, OrderedDict[Consumer, None]] = {}
         self._heap: list[int] = []  # every level that has members, and some that had; each once
@@ -74,9 +66,6 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self._turn)
-
-    def __contains__(self, consumer: object) -> bool:
-        return consumer in self._turn
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self._turn)
@@ -139,9 +128,5 @@ class Pool:
             del self._levels[consumer.pool_level]
         consumer.pool_level = -1
 
-
-def level_by_policy(policy: Policy) -> Callable[[Consumer], int]:
-    """The number by which consumers are compared: the one with the lowest gets new groups or messages."""
-    if policy.grouped:
-        return lambda consumer: len(consumer.groups)
-    return lambda consumer: consumer.prefetch - consumer.credit
+    def _load(self, consumer: Consumer) -> int:
+        return consumer.prefetch - consumer.credit if self.counts_messages else len(consumer.groups)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Final
 
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import AbsentOriginals, Feature, Handler
 from dispatcher.core.model import Consumer, MessageState, Original
-from dispatcher.core.ownership import ended_before_others, nothing_in_flight
+from dispatcher.core.ownership import came_back
 from dispatcher.core.records import Discharged, Record, SettledRange
+from dispatcher.core.runs import runs
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import FailedMessage, Settle
 
@@ -43,8 +43,7 @@ class Settlement(Feature):
         consumer = state.by_uuid.get(settle.incarnation)
         if consumer is None or consumer.id != settle.consumer:
             named = sum(b - a + 1 for a, b in settle.acked if b >= a) + len(settle.failed)
-            if named:  # else it only says which messages have begun
-                state.ignored_settles.note(settle.consumer, named)
+            state.ignored_settles.note(settle.consumer, named)
             return
         for first, last in settle.acked:
             self.settle_range(consumer, first, last)
@@ -73,18 +72,15 @@ class Settlement(Feature):
             message.consumer = None
             group = message.group
             if group is not None:
-                group.came_back(message)
-                if not group.in_flight:
-                    nothing_in_flight(state, group)
-                elif group.gave_last(message):
-                    ended_before_others(state, group)
+                came_back(state, group, message)
                 if group.in_flight + 1 >= group.window:  # its window was full
                     state.relist_backlogs(group)
             if message.is_here:
                 state.settled(message)
             else:
                 moved += self._absent.settled_before_its_return(message)
-        _free(consumer, len(seqs))
+        consumer.credit += len(seqs)
+        consumer.refusals = 0
         state.counters["settled"] += len(seqs)
         records = state.effects.records
         records += [SettledRange(consumer.number, *run) for run in runs(seqs)]
@@ -93,17 +89,14 @@ class Settlement(Feature):
     def leave(self, consumer: Consumer, message: Original) -> None:
         """A message that its consumer gives up, or never got, is in flight no more: the caller has removed it
         from `in_flight`. Its group may change its owner, if that was the last."""
-        _free(consumer, 1)
+        consumer.credit += 1
+        consumer.refusals = 0
         message.consumer = None
         if message.is_here:
             self._state.inbounds[message.inbound].came_back()
         group = message.group
         if group is not None:
-            group.came_back(message)
-            if not group.in_flight:
-                nothing_in_flight(self._state, group)
-            elif group.gave_last(message):
-                ended_before_others(self._state, group)
+            came_back(self._state, group, message)
             self._state.relist_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
@@ -141,17 +134,3 @@ class Settlement(Feature):
         state.undeliverable.pop(message, None)
         state.effects.records.append(Discharged(message.queue, message.arrival))
         state.settled(message)
-
-
-def runs(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run without gaps; the numbers rise."""
-    if seqs and seqs[-1] - seqs[0] == len(seqs) - 1:  # nearly always
-        return [(seqs[0], seqs[-1])]
-    runs = [[seq for _, seq in run] for _, run in groupby(enumerate(seqs), lambda item: item[1] - item[0])]
-    return [(run[0], run[-1]) for run in runs]
-
-
-def _free(consumer: Consumer, count: int) -> None:
-    """The consumer has `count` copies less."""
-    consumer.credit += count
-    consumer.refusals = 0

@@ -29,7 +29,7 @@ from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import AckInbound, DeadLetter
 from dispatcher.core.parking.queue import ParkingQueues
-from dispatcher.core.placement import Pool, level_by_policy
+from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.shared_facts import SharedFacts
 from dispatcher.core.signals import Signals
@@ -54,10 +54,10 @@ class LaneState(SharedFacts):
         self.keys_are_ids = options.buckets is None  # then it is that id
         self.groups: dict[bytes, Group] = {}  # by key
         self.signals = Signals()
-        self.pool = Pool(level_by_policy(options.policy), counts_messages=not options.policy.grouped)
+        self.pool = Pool(counts_messages=not options.policy.grouped)
         self.by_uuid: dict[str, Consumer] = {}
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
-        self.eligibility = Eligibility(self, one_at_a_time=self.stops_failed)
+        self.eligibility = Eligibility(one_at_a_time=self.stops_failed)
         self.explanation = Explanation(self)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.

@@ -41,7 +41,7 @@ def check_memory(lane: Lane, *, in_order: bool) -> None:
         _check_group(state, group)
     if in_order:
         _check_order(state)
-    if not state.eligibility.is_suspended and not _window_is_full(state):
+    if not state.eligibility.is_suspended(state.now_ms) and not _window_is_full(state):
         _check_nothing_eligible(state)
 
 
@@ -133,7 +133,7 @@ def _check_order(state: LaneState) -> None:
 def _check_nothing_eligible(state: LaneState) -> None:
     """After the delivery pass nothing is left that could go (liveness, step by step)."""
     free = len(state.pool)
-    if state.eligibility.is_suspended:
+    if state.eligibility.is_suspended(state.now_ms):
         return
     for inbound in state.inbounds:
         assert inbound.head() is None

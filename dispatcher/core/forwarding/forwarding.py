@@ -47,7 +47,8 @@ from dispatcher.core.operators.commands import Arguments, Commands
 from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.records import NumbersUsed
 from dispatcher.core.recovery.journal_replay import JournalReplay
-from dispatcher.core.settlement import Settlement, runs
+from dispatcher.core.runs import runs
+from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import CommandRefused

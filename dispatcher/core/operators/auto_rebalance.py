@@ -43,7 +43,7 @@ class AutoRebalance(Feature):
         state = self._state
         if self._since_ms is None or state.now_ms < self._due_at_ms:
             return
-        if state.reset_until is None and not state.eligibility.is_suspended:
+        if state.reset_until is None and not state.eligibility.is_suspended(state.now_ms):
             self._since_ms = None
             moves = self._rebalance.plan(group_id=None, to=None)
             if moves:
@@ -51,5 +51,5 @@ class AutoRebalance(Feature):
                 self._rebalance.start(moves, state.options.rebalance_pause)
 
     def next_deadline_ms(self) -> int | None:
-        waits = self._since_ms is not None and not self._state.eligibility.is_suspended
+        waits = self._since_ms is not None and not self._state.eligibility.is_suspended(self._state.now_ms)
         return self._due_at_ms if waits else None

@@ -158,7 +158,7 @@ class Suspects(Feature):
 
     def _offer(self, *, hopeful: bool) -> None:
         state = self._state
-        if state.eligibility.is_suspended:
+        if state.eligibility.is_suspended(state.now_ms):
             return
         for consumer in list(self._alone):
             self._hand_over_if_empty(consumer)

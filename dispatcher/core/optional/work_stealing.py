@@ -82,7 +82,11 @@ class WorkStealing(Feature):
     def _look(self, *, until_ms: int) -> bool:
         """See which groups wait, and move those whose wait began by `until_ms`. True: one has moved."""
         state = self._state
-        if state.eligibility.is_suspended or state.reset_until is not None or not self._has_both():
+        if (
+            state.eligibility.is_suspended(state.now_ms)
+            or state.reset_until is not None
+            or not self._has_both()
+        ):
             self._waits.clear()
             return False
         self._forget_taken()

@@ -140,7 +140,8 @@ class ParkedReading(Feature):
     def _take(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
         queue.take(message)
-        self._arrivals.set_common_group(message)
+        if message.group_id is None:
+            message.group_id = self._arrivals.common_group
         state.bytes_held += message.footprint
         # When its consumers died is not known any more: only settles from now on prove anything.
         message.settles_at_death = state.settles

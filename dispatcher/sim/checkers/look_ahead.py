@@ -61,7 +61,11 @@ class LookAheadChecker(Checker):
         since_ms = min(now_ms - self._stepped_at_ms, _TICK_MS)
         self._stepped_at_ms = now_ms
         state = lane.state
-        waits = state.lane_holds.publishers_blocked or state.eligibility.is_suspended or not state.pool
+        waits = (
+            state.lane_holds.publishers_blocked
+            or state.eligibility.is_suspended(state.now_ms)
+            or not state.pool
+        )
         for inbound in state.inbounds:
             full = not waits and inbound.is_full() and _could_be_parked(lane, inbound)
             self._look(f"the look-ahead of {inbound.name} is full of blocked messages", bool(full), since_ms)
