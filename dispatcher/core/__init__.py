@@ -24,7 +24,7 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
                   a consumer is in a class of its own (`ConsumerLife.note`).
 2. `inbound`      the inbound queues, and the three kinds of sources that one has for the delivery pass: one
                   for each consumer's own groups, one for groups without an owner, one for messages without a
-                  group.
+                  group. How much of one is here, and may come, is in its base class in `fetching`.
    `drr`          whose turn it is among the inbound queues: deficit weighted round robin.
 3. `placement`    who gets groups without an owner, and messages without a group: the lane's policy, and the
                   pool of consumers with free capacity.
@@ -44,8 +44,8 @@ Behind them stand, to look things up: `consumer_life` (the states of a consumer)
 capabilities keep of the whole lane for each other); `holds` (all that can keep messages from going, by
 their codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`,
 `orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
-`bounds`, `queue_ids`; `settled_originals` (whose acks RabbitMQ may not have processed yet); `feature`,
-`features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
+`bounds`, `queue_ids`, `runs`; `settled_originals` (whose acks RabbitMQ may not have processed yet);
+`feature`, `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
 `waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over);
 `ownership` (groups that leave their owner); `notices` (messages to consumers that are about themselves);
 `buckets`, `prefetch_window`, `deadlines` and `ignored_settles` (small parts of every lane); `checkpoint`.

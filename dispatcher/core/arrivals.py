@@ -63,10 +63,10 @@ class Arrivals(Feature):
         `passed` are behind it; the queue that it is in, if that is not given."""
         state, group_id = self._state, message.group_id
         inbound = state.inbounds[message.inbound]
+        inbound.begin_to_wait()
         if message.deadline_at_ms is not None:
             state.deadlines.watch(message)
         if group_id is None or not self._grouped:
-            inbound.begin_to_wait()
             state.wait_ungrouped(message)
         else:
             group = state.groups.get(group_id) if state.keys_are_ids else None
@@ -74,9 +74,12 @@ class Arrivals(Feature):
                 group = state.group(group_id)
             for goes_on in self._signals.routing:
                 if goes_on(group, message, passed):
-                    inbound.begin_to_wait()
                     return
-            backlog = inbound.file(group, message, state.insert)
+            backlog = inbound.backlog_of(group)
+            if state.insert is None:
+                backlog.messages.append(message)
+            else:
+                state.insert(backlog, message)
             if backlog.listed_in is None:
                 state.list_backlog(backlog)
         for filed in self._signals.filed:

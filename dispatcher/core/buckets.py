@@ -48,10 +48,6 @@ class Bucket(Group):
         line.last_seq += 1
         message.group_seq, message.epoch = line.last_seq, line.epoch
 
-    def hand_out(self, message: Original) -> None:
-        self.number(message)
-        self.went_out(message)
-
     def gave_last(self, message: Original) -> bool:
         """An id of which nothing is out any more begins anew by itself."""
         line = self.lines.get(message.group_id or b"")

@@ -130,7 +130,8 @@ class DeliveryPass:
             message.first, group.fresh = group.fresh, False
             if group.epoch == 0:
                 state.begin_epoch(group)
-            group.hand_out(message)
+            group.number(message)
+            group.went_out(message)
             message.group = group
             if message.closing and group.state is OWNED:
                 close(state, group)

@@ -1,26 +1,21 @@
 """Inbound queues, their sources for the delivery pass, and their numbers.
 
 An inbound queue offers its sources to the delivery pass: those in its ring, each with the backlogs that
-eligibility lets pass. It alone changes its numbers.
+eligibility lets pass. It alone changes its numbers. What is here of it is in its base class.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Any, Final
 
+from dispatcher.core.fetching import FetchedQueue
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
 from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import QueueId
-from dispatcher.core.settled_originals import SettledOriginals
 
-#: The mean size of originals is that of about this many.
-SIZES_REMEMBERED: Final = 64
 #: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
 SPARE_BACKLOGS: Final = 256
-#: Files a message in a backlog that is not in the order of arrival.
-Insert = Callable[[Backlog, Original], None]
 
 
 class UnownedSource:
@@ -61,16 +56,16 @@ class UngroupedSource:
         return None
 
 
-class Inbound:
-    """One inbound queue of the lane. Sizes are in bytes."""
+class Inbound(FetchedQueue):
+    """One inbound queue of the lane."""
 
     __slots__ = (
-        "deficit", "dispatched", "unowned", "in_flight", "index", "latest",
-        "ungrouped", "mean_bytes", "name", "paused", "ready", "recovery", "replaceable",
-        "settled", "spent", "_spare", "unacked", "waiting", "weight", "window",
+        "deficit", "dispatched", "unowned", "in_flight", "index", "ungrouped", "name", "ready", "spent",
+        "_spare", "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, index: QueueId, name: str, weight: int, window: int, pool: Pool) -> None:
+        super().__init__(window)
         self.index = index
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
@@ -79,26 +74,17 @@ class Inbound:
         self.ready: deque[ConsumerSource | UnownedSource | UngroupedSource] = deque()
         self.unowned = UnownedSource(pool)
         self.ungrouped = UngroupedSource(pool)
-        self.unacked = 0  # originals here: waiting, in flight or ending
         self.waiting = 0
         self.in_flight = 0
         self.dispatched = 0  # since start
         self.spent = 0  # what that cost
-        self.window = window  # originals that may be here at a time, beside what a former window let in
-        self.latest = (0, 0)  # arrival of the latest original
-        self.mean_bytes = 0.0  # that the latest originals took; 0: none came
         #: Of groups whose only message went out: a group that has one at a time would make them each time.
         self._spare: list[dict[QueueId, Backlog]] = []
-        self.paused = False  # not fetched from because of the byte budget
-        self.replaceable = True  # False: its consumer must never be replaced, and its window stays
-        self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
-        self.settled = SettledOriginals()
 
     # -- its backlogs --
 
-    def file(self, group: Group, message: Original, insert: Insert | None) -> Backlog:
-        """It waits in its group's backlog, which is returned: last, or where `insert` puts it."""
-        self.waiting += 1
+    def backlog_of(self, group: Group) -> Backlog:
+        """The group's backlog for this queue, made when it is first needed."""
         backlogs, index = group.backlogs, self.index
         if backlogs is None:
             if self._spare:
@@ -110,10 +96,6 @@ class Inbound:
         backlog = backlogs.get(index)
         if backlog is None:
             backlog = backlogs[index] = Backlog(group, index)
-        if insert is None or message.is_parked:
-            backlog.messages.append(message)
-        else:
-            insert(backlog, message)
         return backlog
 
     def forget_empty(self, backlog: Backlog) -> None:
@@ -128,18 +110,7 @@ class Inbound:
             if len(self._spare) < SPARE_BACKLOGS:
                 self._spare.append(backlogs)
 
-    def is_full(self) -> bool:
-        """Nothing more of it comes before something is settled."""
-        return self.paused or self.unacked >= self.window
-
     # -- its numbers: nothing else changes them, the deficit apart --
-
-    def take_in(self, message: Original) -> None:
-        """An original is here, and counts until it is settled."""
-        self.latest = message.arrival
-        self.unacked += 1
-        mean, footprint = self.mean_bytes, message.footprint
-        self.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
 
     def settle(self, message: Original) -> None:
         """An original that is here ended, and its ack is on the way."""

@@ -258,23 +258,8 @@ class Group:
         """Nothing is left of it: once it is free too, it is no group any more."""
         return self.backlogs is None and not (self.route or self.in_flight or self.flags)
 
-    def backlog(self, inbound: QueueId) -> Backlog:
-        """The backlog for that inbound queue, made when it is first needed."""
-        if self.backlogs is None:
-            self.backlogs = {}
-        backlog = self.backlogs.get(inbound)
-        if backlog is None:
-            backlog = self.backlogs[inbound] = Backlog(self, inbound)
-        return backlog
-
-    def hand_out(self, message: Original) -> None:
-        """The message goes to a consumer, with the next number under the epoch of the present assignment."""
-        self.last_seq += 1
-        self.in_flight += 1
-        message.group_seq, message.epoch = self.last_seq, self.epoch
-
     def number(self, message: Original) -> None:
-        """Give it that number, and do not count it: it is not in flight."""
+        """The message goes to a consumer, with the next number under the epoch of the present assignment."""
         self.last_seq += 1
         message.group_seq, message.epoch = self.last_seq, self.epoch
 

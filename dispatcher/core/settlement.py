@@ -75,7 +75,7 @@ class Settlement(Feature):
                 came_back(state, group, message)
                 if group.in_flight + 1 >= group.window:  # its window was full
                     state.relist_backlogs(group)
-            if message.is_here:
+            if message.tag:  # as `is_here` says, without a call: this is asked for each message
                 state.settled(message)
             else:
                 moved += self._absent.settled_before_its_return(message)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 from dispatcher.core.feature import Feature
-from dispatcher.core.inbound import Inbound, Insert
+from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane_log import LaneLog
-from dispatcher.core.model import Consumer, Group, Original
+from dispatcher.core.model import Backlog, Consumer, Group, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.wire.bundle import BundleLimits
 
@@ -42,7 +43,7 @@ class SharedFacts(LaneLog):
         # Poison: suspects that wait, first of their backlogs or without a group, the longest suspected first
         self.suspects: OrderedSet[Original] = OrderedSet()
         #: Sequence hold: files a message in front of those of its id that have larger numbers.
-        self.insert: Insert | None = None
+        self.insert: Callable[[Backlog, Original], None] | None = None
 
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""

@@ -72,7 +72,7 @@ def put_back(backlog: Backlog, messages: list[Original]) -> None:
 
 def put_in_front(state: LaneState, message: Original, group: Group) -> None:
     """A message that was handed over waits before everything newer of its group."""
-    backlog = group.backlog(message.inbound)
+    backlog = state.inbounds[message.inbound].backlog_of(group)
     put_back(backlog, [message])
     backlog.leave()  # a suspect may stand before what it was listed for
     state.list_backlog(backlog)

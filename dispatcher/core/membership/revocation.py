@@ -88,7 +88,8 @@ class Revocation:
                 continue
             wait_again(state, message)
             if group is not None:
-                returned.setdefault(group.backlog(message.inbound), []).append(message)
+                backlog = state.inbounds[message.inbound].backlog_of(group)
+                returned.setdefault(backlog, []).append(message)
             elif not any(takes(message) for takes in state.signals.setting_aside):
                 ungrouped.setdefault(message.inbound, []).append(message)
             state.counters["taken_back"] += 1

@@ -115,7 +115,7 @@ class SequenceHold(Feature):
         """File a message before the waiting ones of its id that have larger numbers."""
         waiting, number = backlog.messages, place_of(message)
         spot = len(waiting)
-        if number is not None and self._sequences.waits_beside(message):
+        if number is not None and not message.is_parked and self._sequences.waits_beside(message):
             for at in range(len(waiting) - 1, -1, -1):
                 other = waiting[at]
                 if other.group_id != message.group_id or (theirs := place_of(other)) is None:

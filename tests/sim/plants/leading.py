@@ -169,7 +169,7 @@ def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> N
         touched = take_back(consumer, *rest)
         for message in messages:
             if message.tag and message.group is not None:
-                waiting = message.group.backlog(message.inbound).messages
+                waiting = message.group.backlogs[message.inbound].messages
                 waiting.remove(message)
                 waiting.append(message)
         return touched
