@@ -38,6 +38,6 @@ async def master_of(settings: RedisSettings) -> RedisSettings:
         text = f"no Redis Sentinel of {where} names a master for {address.service!r}: {problem}"
         raise StoreUnavailable(text) from None
     finally:
-        # Also if this task is cancelled meanwhile: a connection that is not closed stays until the process ends.
+        # Also if this task is cancelled meanwhile: one left open stays until the process ends.
         await asyncio.shield(asyncio.gather(*(client.aclose() for client in sentinel.sentinels)))
     return settings.model_copy(update={"url": address.url_of(str(host), int(port))})
