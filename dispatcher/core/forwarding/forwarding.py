@@ -43,7 +43,7 @@ from dispatcher.core.forwarding.rules import (
 from dispatcher.core.membership.membership import Membership
 from dispatcher.core.membership.rows import incarnation_row
 from dispatcher.core.model import Consumer, Group, GroupState, Original
-from dispatcher.core.operators.commands import Arguments, Commands
+from dispatcher.core.operators.commands import Commands
 from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.records import NumbersUsed
 from dispatcher.core.recovery.journal_replay import JournalReplay
@@ -51,7 +51,6 @@ from dispatcher.core.runs import runs
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
-from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group
 from dispatcher.wire.protocol import REASON_EXPIRED
 
@@ -61,15 +60,8 @@ LOOK_SOON_MS: Final = 5
 #: RabbitMQ 4 says that somebody ceased to read a queue, and counts that reader for a moment longer (4.0.5):
 #: after the look at once, these pauses come before further ones.
 LOOK_AGAIN_MS: Final = (100, 1_000)
-#: Commands that move groups, or end consumers, while these go on.
-_REFUSED: Final = (
-    "rebalance",
-    "rebalance.plan",
-    "groups.close",
-    "groups.pin",
-    "consumers.drain",
-    "consumers.evict",
-)
+#: The answer to commands that take groups from consumers which go on.
+_NO_REASSIGNING: Final = "this lane hands over: a group moves only when its consumer's queue has no reader"
 
 
 class _Reclaim:
@@ -101,8 +93,7 @@ class Forwarding(Feature):
         self._next_seq: dict[str, int] = {}  # by consumer: after all numbers of its former incarnations
         state.signals.consumer_entered.append(self._entered)
         state.signals.consumer_ended.append(self._ended)
-        for name in _REFUSED:
-            commands.forbid(name, _refuse)
+        commands.forbid_reassigning(_NO_REASSIGNING)
 
     def events(self) -> Mapping[type, Handler]:
         return {
@@ -403,7 +394,3 @@ class Forwarding(Feature):
 def _is_short(consumer: Consumer) -> bool:
     """It may get no more than half of its prefetch, as far as is known."""
     return consumer.credit <= consumer.prefetch // 2
-
-
-def _refuse(_: Arguments) -> dict[str, object]:
-    raise CommandRefused("this lane hands over: a group moves only when its consumer's queue has no reader")

@@ -43,7 +43,7 @@ class Evictions(Feature):
     def __init__(self, state: LaneState, liveness: Liveness, commands: Commands) -> None:
         self._state = state
         self._liveness = liveness
-        commands.add("consumers.evict", self.command, "consumer", "incarnation")
+        commands.add("consumers.evict", self.command, "consumer", "incarnation", reassigns=True)
 
     def begin(self) -> None:
         """Go on with what a former leader had begun, and tell it again: that one may not have come to it."""

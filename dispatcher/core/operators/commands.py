@@ -43,7 +43,8 @@ class Commands(Feature):
         self._runs: dict[str, Run] = {}
         self._orders: dict[str, Order] = {}
         self._takes: dict[str, frozenset[str]] = {}  # the arguments of each
-        self._forbidden: dict[str, Run] = {}
+        self._reassigning: set[str] = set()
+        self._no_reassigning: str | None = None  # why these are refused in this lane
         #: Commands that are open, by uuid, and how far each has come; `done` ends them.
         self.under_way: dict[str, Callable[[], dict[str, Any]]] = {}
 
@@ -53,17 +54,20 @@ class Commands(Feature):
     def add_rows(self, effects: Effects) -> None:
         effects.commands = dict(self.results)
 
-    def add(self, name: str, run: Run, *takes: str) -> None:
-        """A command, and its arguments: one with others is refused, for they may say what it must not do."""
+    def add(self, name: str, run: Run, *takes: str, reassigns: bool = False) -> None:
+        """A command, and its arguments: one with others is refused, for they may say what it must not do.
+        `reassigns`: it takes groups from a consumer that goes on, or ends that consumer."""
         self._runs[name], self._takes[name] = run, frozenset(takes)
+        if reassigns:
+            self._reassigning.add(name)
 
     def add_operation(self, name: str, order: Order, *takes: str) -> None:
         """One that is not done at once: asked again, it says how far it has come."""
         self._orders[name], self._takes[name] = order, frozenset(takes)
 
-    def forbid(self, name: str, refuse: Run) -> None:
-        """This one is refused in this lane, whatever it says."""
-        self._forbidden[name] = refuse
+    def forbid_reassigning(self, why: str) -> None:
+        """Refuse all commands in this lane that take groups from consumers, whatever they say."""
+        self._no_reassigning = why
 
     def __contains__(self, name: object) -> bool:
         return name in self._runs or name in self._orders
@@ -95,8 +99,8 @@ class Commands(Feature):
             return known
         if uuid in self.under_way:
             return self.under_way[uuid]()
-        if name in self._forbidden:
-            return self._forbidden[name](event.arguments)
+        if self._no_reassigning is not None and name in self._reassigning:
+            raise CommandRefused(self._no_reassigning)
         self._check_arguments(name, event.arguments)
         if name in self._orders:
             result = self._orders[name](uuid, event.arguments)

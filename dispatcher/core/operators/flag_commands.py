@@ -49,8 +49,8 @@ class Flags(Feature):
         state.explanation.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
         commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all", "new")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
-        commands.add("groups.pin", self._pin, "group", "consumer", "undo")
-        commands.add("consumers.drain", self._drain, "consumer", "undo")
+        commands.add("groups.pin", self._pin, "group", "consumer", "undo", reassigns=True)
+        commands.add("consumers.drain", self._drain, "consumer", "undo", reassigns=True)
         state.signals.consumer_entered.append(self._entered)
         state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
         if (row := rows.get(LANE, {})).get("paused"):

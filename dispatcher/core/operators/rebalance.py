@@ -44,8 +44,9 @@ class Rebalance(Feature):
         self._state = state
         self._resets = resets
         self._quiescing = quiescing
-        commands.add("rebalance", self.rebalance, "group", "to", "reset", "dry_run", "pause")
-        commands.add("groups.close", self.close, "group")
+        takes = ("group", "to", "reset", "dry_run", "pause")
+        commands.add("rebalance", self.rebalance, *takes, reassigns=True)
+        commands.add("groups.close", self.close, "group", reassigns=True)
 
     # -- commands --
 

@@ -33,7 +33,7 @@ class RebalancePlan(Feature):
     def __init__(self, state: LaneState, commands: Commands, rebalance: Rebalance) -> None:
         self._state = state
         self._rebalance = rebalance
-        commands.add(COMMAND, self.apply, "moves", "buckets", "pause", "dry_run")
+        commands.add(COMMAND, self.apply, "moves", "buckets", "pause", "dry_run", reassigns=True)
 
     def apply(self, arguments: Arguments) -> dict[str, Any]:
         """The command. Raises CommandRefused, ValueError; then nothing has moved."""
