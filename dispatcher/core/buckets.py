@@ -114,6 +114,12 @@ class GroupMap:
         """Whether a group of this key can have been made by this map, not by one of another kind or size."""
         return _NAME.fullmatch(key) is None if self._buckets is None else self.is_bucket(key)
 
+    def differs_from(self, buckets: int | None) -> str | None:
+        """How this map differs from the one with that number of buckets; None: not at all."""
+        if buckets == self._buckets:
+            return None
+        return f"for a lane {_grouping(buckets)}, and this lane is one {_grouping(self._buckets)}"
+
     def is_bucket(self, key: bytes) -> bool:
         """Whether it is the key of a bucket of this map."""
         found = _NAME.fullmatch(key)
@@ -121,3 +127,7 @@ class GroupMap:
             return False
         number, count = (int(digits) for digits in found.groups())
         return count == self._buckets > number
+
+
+def _grouping(buckets: int | None) -> str:
+    return "without buckets" if buckets is None else f"with {buckets} buckets"

@@ -41,11 +41,8 @@ class RebalancePlan(Feature):
         pause = self._rebalance.checked_pause(arguments)
         dry_run, buckets = argument(arguments, "dry_run", bool), argument(arguments, "buckets", int)
         self._rebalance.check_policy()
-        if buckets != state.options.buckets:
-            raise CommandRefused(
-                f"the plan is for a lane {_grouping(buckets)}, and this lane is one "
-                f"{_grouping(state.options.buckets)}: make a plan of its present ledger"
-            )
+        if difference := state.group_map.differs_from(buckets):
+            raise CommandRefused(f"the plan is {difference}: make a plan of its present ledger")
         moves: list[Reassignment] = []
         skipped: dict[str, str] = {}
         for key, owner, target_id in self._planned(arguments):
@@ -123,7 +120,3 @@ def _why_not(group: Group) -> str | None:
     if group.state in _TRANSITIONS or group.unresolved or (group.owner is None and group.in_flight):
         return "is in transition"
     return None
-
-
-def _grouping(buckets: int | None) -> str:
-    return "without buckets" if buckets is None else f"with {buckets} buckets"
