@@ -11,6 +11,11 @@ from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Orig
 from dispatcher.core.state import LaneState
 
 
+def is_in_transition(group: Group) -> bool:
+    """It changes its owner, or who has messages of it is not known yet: it can't be given to another one."""
+    return group.state in (GroupState.DRAINING, GroupState.RECOVERING)
+
+
 def drain(state: LaneState, group: Group, target: Consumer | None = None) -> None:
     """The owner gets no more of it; when nothing of it is in flight any more it changes its owner."""
     if group.state is not GroupState.DRAINING:

@@ -41,8 +41,8 @@ from dispatcher.core.operations.orders import CloseTarget, OpenTarget
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import begin_operation, end_operation, operation_on, set_transferring
-from dispatcher.core.operators.rebalance import in_transition, known
+from dispatcher.core.operators.flags import begin_operation, end_operation, set_transferring
+from dispatcher.core.operators.rebalance import check_settled, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.orders import PublishBarrier
 from dispatcher.core.parking.scan import ParkedScan, parked_of, unread_queues
@@ -161,8 +161,7 @@ class Operations(Feature):
         if first is not None and first < 1:
             raise CommandRefused("first: must be at least 1")
         group = known(state, group_argument(arguments))
-        if group.state in (GroupState.RECOVERING, GroupState.DRAINING) or operation_on(group):
-            raise in_transition(group)
+        check_settled(group)
         self._refuse_lost(group)
         if len(self._open) >= OPERATIONS_OPEN_MAX:
             raise CommandRefused(f"{OPERATIONS_OPEN_MAX} operations are open: try again when one is done")

@@ -28,8 +28,8 @@ from dispatcher.core.operators.flags import (
     set_paused,
     set_pin,
 )
-from dispatcher.core.operators.rebalance import NoSuchGroup, in_transition, known
-from dispatcher.core.ownership import drain, nothing_in_flight
+from dispatcher.core.operators.rebalance import NoSuchGroup, known, not_settled
+from dispatcher.core.ownership import drain, is_in_transition, nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
@@ -142,8 +142,8 @@ class Flags(Feature):
         owner, shown = group.owner, format_group(group.id)
         if changed:
             consumer = self._pinnable(name) if name is not None else None
-            if consumer is not None and group.state in (GroupState.RECOVERING, GroupState.DRAINING):
-                raise in_transition(group)
+            if consumer is not None and is_in_transition(group):
+                raise not_settled(group)
             set_pin(self._state, group, name, consumer)
             if consumer is not None:
                 self._move_to_pin(group, consumer)

@@ -14,7 +14,7 @@ from dispatcher.core.operators.commands import Arguments, Commands, argument, gr
 from dispatcher.core.operators.flags import is_movable, operation_on
 from dispatcher.core.operators.quiescing import Quiescing
 from dispatcher.core.operators.reset_owners import OwnerReset
-from dispatcher.core.ownership import close, drain, nothing_in_flight, release
+from dispatcher.core.ownership import close, drain, is_in_transition, nothing_in_flight, release
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
@@ -108,7 +108,7 @@ class Rebalance(Feature):
             raise CommandRefused(f"a {self._state.policy.name} lane has no groups: there is nothing to close")
         group = known(self._state, group_id)
         if group.state is GroupState.RECOVERING or group.target is not None or operation_on(group):
-            raise in_transition(group)
+            raise not_settled(group)
         owner = group.owner.id if group.owner is not None else None
         waits_for = group.in_flight
         if group.state is GroupState.OWNED:
@@ -141,8 +141,7 @@ class Rebalance(Feature):
 
     def _plan_group(self, group_id: bytes, target: Consumer | None) -> list[Reassignment]:
         group = known(self._state, group_id)
-        if group.state in (GroupState.DRAINING, GroupState.RECOVERING) or operation_on(group):
-            raise in_transition(group)
+        check_settled(group)
         if group.pin is not None:
             raise CommandRefused(
                 f"the group is pinned to {group.pin}; `dispatcher groups pin --undo` ends that"
@@ -227,8 +226,14 @@ def known(state: LaneState, group_id: bytes) -> Group:
     return group
 
 
-def in_transition(group: Group) -> CommandRefused:
-    """The answer while the group changes its owner, or an operation on it is open."""
+def check_settled(group: Group) -> None:
+    """Raises CommandRefused while the group changes its owner, or an operation on it is open."""
+    if is_in_transition(group) or operation_on(group) is not None:
+        raise not_settled(group)
+
+
+def not_settled(group: Group) -> CommandRefused:
+    """The answer then."""
     uuid = operation_on(group)
     if uuid is not None:
         return CommandRefused(f"the group is in transition by {uuid}; try again when that is done")

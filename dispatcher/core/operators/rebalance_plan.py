@@ -12,6 +12,7 @@ from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.operators.flags import operation_on
 from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe
+from dispatcher.core.ownership import is_in_transition
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
@@ -19,7 +20,6 @@ from dispatcher.wire.group_text import format_group, parse_group
 COMMAND: Final = "rebalance.plan"
 #: Moves of one command: they are one decision, and the lane stands still meanwhile. A plan is several.
 PLANNED_AT_ONCE: Final = 500
-_TRANSITIONS: Final = (GroupState.DRAINING, GroupState.RECOVERING, GroupState.BATCHED)
 DONE: Final = "is with its consumer already"
 ON_ITS_WAY: Final = "is on its way already"
 
@@ -117,6 +117,7 @@ def _why_not(group: Group) -> str | None:
         return "is pinned"
     if operation_on(group):
         return "has an open operation"
-    if group.state in _TRANSITIONS or group.unresolved or (group.owner is None and group.in_flight):
+    is_out = group.state is GroupState.BATCHED or (group.owner is None and group.in_flight)
+    if is_out or is_in_transition(group):
         return "is in transition"
     return None

@@ -21,7 +21,7 @@ from dispatcher.core.feature import AbsentOriginals, Feature
 from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
-from dispatcher.core.operators.rebalance import in_transition, known
+from dispatcher.core.operators.rebalance import known, not_settled
 from dispatcher.core.operators.stop import Stop, has_decision, stop_of
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.records import Discharged
@@ -105,7 +105,7 @@ class Stops(Feature):
         if stop is None:
             raise CommandRefused(f"group {shown!r} has not stopped; `dispatcher dead list` shows which have")
         if operation_on(group) is not None:
-            raise in_transition(group)
+            raise not_settled(group)
         if stop.decision is not None:
             raise CommandRefused(
                 f"group {shown!r}: {stop.decision} was said before, and is done when its message is here"

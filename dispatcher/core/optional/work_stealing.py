@@ -109,7 +109,7 @@ class WorkStealing(Feature):
 
     def _would_go(self, group: Group) -> bool:
         """Nothing but its consumer holds it: it is listed, or its parked messages would be read."""
-        if group.unresolved or group.pinned_to is not None:
+        if group.pinned_to is not None:
             return False
         if group.backlogs is not None:
             return any(backlog.listed_in is not None for backlog in group.backlogs.values())
