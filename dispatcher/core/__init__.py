@@ -42,8 +42,8 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
 
 Behind them stand, to look things up: `consumer_life` (the states of a consumer) and `shared_facts` (what
 capabilities keep of the whole lane for each other); `holds` (all that can keep messages from going, by
-their codes) and `explanation` (why a group waits: the same decisions, with their facts); `records`,
-`orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
+their codes), `explanation` (why a group waits: the same decisions, with their facts) and `wording`;
+`records`, `orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
 `bounds`, `queue_ids`, `runs`; `settled_originals` (whose acks RabbitMQ may not have processed yet);
 `feature`, `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
 `waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over);
@@ -81,5 +81,5 @@ Everything else is a capability, a `Feature`, in a folder. Every lane has `recov
 
 A new option of a lane is a field of `options`, a `Feature` in `optional/`, and its place in
 `features.make_features`. The feature hears of the lane by `state.signals`, and holds messages by a check in
-`state.eligibility` with a `HoldKind` of its own.
+`state.eligibility` with a `HoldKind` of its own. It tells `state.explanation` the facts and the sentence.
 """

@@ -1,6 +1,7 @@
 """Why something waits: the decisions of `eligibility`, asked again and rendered as a `Hold` with its facts.
 
-Nothing is decided here. A capability that adds causes adds how to collect their facts, too.
+Nothing is decided here. A capability that adds causes adds how to collect their facts, and the sentence that
+operators read.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class Explanation:
         self._decisions = lane.eligibility
         #: Where messages of a group are that are not here, for those of which nothing is here.
         self.elsewhere: list[Callable[[Group], Hold | None]] = []
+        #: For the causes that capabilities add: what operators read, made of the facts.
+        self.sentences: dict[HoldKind, Callable[[Facts], str]] = {}
         self.facts: dict[HoldKind, Callable[[Group, Original | None], Facts]] = {
             HoldKind.ONE_AT_A_TIME: _out,
-            HoldKind.RECOVERING: lambda group, _: {"unresolved": group.unresolved},
             HoldKind.DRAINING: _out,
             HoldKind.BATCHED: _out,
             HoldKind.WINDOW_FULL: lambda group, head: {**_out(group, head), "window": group.window},

@@ -9,7 +9,10 @@ from typing import Any, Final
 import pytest
 
 from dispatcher.core.holds import Hold, HoldKind
+from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import text
+from tests.spec.hand_over_bench import HandOverBench
+from tests.spec.lane_bench import LaneBench
 
 _OWNER: Final = {
     "consumer": "one", "is_owner": True, "state": "lost", "prefetch": 2, "in_flight": 2, "queue": "q",
@@ -231,9 +234,21 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def states() -> list[LaneState]:
+    """Lanes with all capabilities: those that hand over have no others."""
+    lane = LaneBench(
+        parking_queues=("p0",), start_consumers=1, checks_sequence=True, sequence_timeout_ms=1_000
+    ).lane
+    return [lane.state, HandOverBench().lane.state]
+
+
 @pytest.mark.parametrize(("kind", "facts", "sentence"), CASES)
-def test_a_hold_in_words(kind: HoldKind, facts: dict[str, Any], sentence: str) -> None:
-    assert text(Hold(kind, lambda: facts)) == sentence
+def test_a_hold_in_words(
+    states: list[LaneState], kind: HoldKind, facts: dict[str, Any], sentence: str
+) -> None:
+    is_of_forwarding = kind in (HoldKind.READING_BACK, HoldKind.QUEUE_UNREAD)
+    assert text(states[is_of_forwarding], Hold(kind, lambda: facts)) == sentence
 
 
 def test_the_manual_says_of_every_code_what_it_means_and_what_ends_it() -> None:

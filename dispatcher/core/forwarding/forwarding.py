@@ -35,6 +35,7 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.core.forwarding.rules import (
+    SENTENCES,
     begin_reclaiming,
     end_reclaiming,
     is_forwarding_queue,
@@ -94,6 +95,7 @@ class Forwarding(Feature):
         state.signals.consumer_entered.append(self._entered)
         state.signals.consumer_ended.append(self._ended)
         commands.forbid_reassigning(_NO_REASSIGNING)
+        state.explanation.sentences |= SENTENCES
 
     def events(self) -> Mapping[type, Handler]:
         return {

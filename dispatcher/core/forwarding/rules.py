@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dispatcher.core.consumer_life import ConsumerState
-from dispatcher.core.holds import HoldKind
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Consumer
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
+from dispatcher.core.wording import begin, named
 
 #: What a consumer that speaks the protocol hears.
 NOBODY_JOINS: Final = (
@@ -53,3 +55,20 @@ def may_be_reclaimed(state: LaneState, consumer: Consumer) -> bool:
     queue, and no other queue is being read back: a group may have messages in both."""
     others = state.reclaiming - {consumer.number}
     return not others and not state.is_recovering and bool(receivers(state, consumer))
+
+
+def _unread(facts: Facts) -> str:
+    if facts["read_back"]:
+        return f"{facts['queue']} has no reader: its messages go to others first."
+    return begin(
+        f"{named(facts)} does not read {facts['queue']}: waits for it, or for another one to take over."
+    )
+
+
+#: What operators read when such a queue holds something.
+SENTENCES: Final[dict[HoldKind, Callable[[Facts], str]]] = {
+    HoldKind.READING_BACK: lambda _: (
+        "Messages from the queue of a hand-over consumer that is gone go to others first."
+    ),
+    HoldKind.QUEUE_UNREAD: _unread,
+}

@@ -10,11 +10,13 @@ from enum import Enum
 from typing import Any
 
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Consumer
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.state import LaneState
+from dispatcher.core.wording import begin, named
 from dispatcher.errors import CommandRefused
 
 
@@ -44,6 +46,7 @@ class Evictions(Feature):
         self._state = state
         self._liveness = liveness
         commands.add("consumers.evict", self.command, "consumer", "incarnation", reassigns=True)
+        state.explanation.sentences[HoldKind.EVICTED] = _sentence
 
     def begin(self) -> None:
         """Go on with what a former leader had begun, and tell it again: that one may not have come to it."""
@@ -81,3 +84,7 @@ class Evictions(Feature):
     def _tell(self, consumer: Consumer, by: EvictedBy) -> None:
         facts = {"incarnation": consumer.uuid, "by": by.value, "in_flight": len(consumer.in_flight)}
         self._state.log_event("consumer_evicted", consumer=consumer.id, **facts)
+
+
+def _sentence(facts: Facts) -> str:
+    return begin(f"{named(facts)} is being evicted: waits until its last settles have been read.")

@@ -20,6 +20,7 @@ from typing import Any, Final
 from dispatcher.core.bounds import NEVER_MS
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Group, GroupState, MessageState, Original
 from dispatcher.core.operations.events import (
     BarrierMark,
@@ -74,6 +75,7 @@ class Operations(Feature):
         self._open: dict[str, Operation] = {}
         self.pending = (self._open,)
         state.signals.marked.append(self.marked)
+        state.explanation.sentences[HoldKind.TRANSFERRING] = _sentence
         where = {PURGE: (), MOVE: ("to",), REROUTE: ("exchange", "key")}
         for kind, names in where.items():
             order = partial(self._order, kind)
@@ -389,3 +391,7 @@ def _is_anything(_: Original) -> bool:
 def _is_nobodys(message: Original, reason: str) -> bool:
     """An operation that has ended was sending it away."""
     return message.state is MessageState.ENDING and reason.startswith(TRANSFERRED_BY)
+
+
+def _sentence(facts: Facts) -> str:
+    return f"The operation {facts['operation']} sends it away: what stays waits until that is done."

@@ -18,6 +18,7 @@ from dispatcher.core.operators.commands import Arguments, Commands, argument, gr
 from dispatcher.core.operators.flags import (
     FLAG_HOLDS,
     GROUP,
+    SENTENCES,
     add_flag_rows,
     facts_of,
     held_by,
@@ -47,6 +48,7 @@ class Flags(Feature):
         self._state = state
         state.eligibility.flag_checks.append(held_by)
         state.explanation.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
+        state.explanation.sentences |= SENTENCES
         commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all", "new")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo", reassigns=True)

@@ -12,8 +12,9 @@ from typing import Any, Final
 from dispatcher.core.effects import Effects
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Consumer, Group, GroupState, Original
-from dispatcher.core.operators.stop import Stop, has_decision, stop_of
+from dispatcher.core.operators.stop import Stop, has_decision, stop_of, stop_sentence
 from dispatcher.core.state import LaneState
+from dispatcher.core.wording import since
 
 #: Before a group's id: the key of its row.
 GROUP: Final = b"group:"
@@ -117,6 +118,29 @@ def facts_of(group: Group, _: Original | None) -> Facts:
         "operation": operation_on(group), "pin": group.pin, "is_there": group.pinned_to is not None,
         **(stop.facts() if stop is not None else {}),
     }  # fmt: skip
+
+
+def _paused(facts: Facts) -> str:
+    return f"Paused by an operator{since(facts.get('paused_at_ms'))}, until `dispatcher groups resume`."
+
+
+def _pin_absent(facts: Facts) -> str:
+    return f"Pinned to {facts['pin']}, which is {'drained' if facts['is_there'] else 'not there'}."
+
+
+def _lane_paused(facts: Facts) -> str:
+    at = since(facts.get("paused_at_ms"))
+    return f"The lane is paused by an operator{at}, until `dispatcher groups resume --all`."
+
+
+#: What operators read of them.
+SENTENCES: Final[dict[HoldKind, Callable[[Facts], str]]] = {
+    HoldKind.STOPPED: stop_sentence,
+    HoldKind.DECIDED: stop_sentence,
+    HoldKind.PAUSED: _paused,
+    HoldKind.PIN_ABSENT: _pin_absent,
+    HoldKind.LANE_PAUSED: _lane_paused,
+}
 
 
 def lacks_consumer(group: Group) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.state import LaneState
+from dispatcher.core.wording import in_flight_are
 
 #: Of the consumers that the lane waits for.
 HOLDERS_SHOWN: Final = 5
@@ -18,6 +19,7 @@ class Quiescing(Feature):
     def __init__(self, state: LaneState) -> None:
         self._state = state
         self.pending = (False,)
+        state.explanation.sentences[HoldKind.QUIESCING] = _sentence
 
     def begin_waiting(self) -> None:
         """Nothing is handed out until everything is settled."""
@@ -39,3 +41,8 @@ class Quiescing(Feature):
             "in_flight": sum(len(consumer.in_flight) for consumer in holders),
             "consumers": {consumer.id: len(consumer.in_flight) for consumer in holders[:HOLDERS_SHOWN]},
         }
+
+
+def _sentence(facts: Facts) -> str:
+    names = ", ".join(f"{name} has {count}" for name, count in facts["consumers"].items())
+    return f"A rebalance holds the lane until {in_flight_are(facts)} settled: {names}."

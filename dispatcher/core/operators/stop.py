@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.core.holds import Facts
 from dispatcher.core.model import Group
 from dispatcher.core.queue_ids import QueueId
+from dispatcher.core.wording import counted, times
+
+_DECIDED: Final = {"skip": "skipped", "drop": "dropped"}
 
 
 @dataclass(slots=True)
@@ -56,3 +59,15 @@ def has_decision(group: Group) -> bool:
     """It has stopped, and what operators decided is to be done when the message is here."""
     stop = stop_of(group)
     return stop is not None and stop.decision is not None
+
+
+def stop_sentence(facts: Facts) -> str:
+    """What operators read of it."""
+    at = (
+        f"{facts['failure']} (handed over {times(facts['attempt'])}, "
+        f"{counted(facts['calls'], 'call')} of its handler, last by {facts['consumer']})"
+    )
+    if facts["decision"] is not None:
+        decided = _DECIDED[facts["decision"]]
+        return f"Stopped at a message that failed: {at}. To be {decided} when it is read."
+    return f"Stopped at a message that failed: {at}, until `dispatcher dead release`, `skip` or `drop`."

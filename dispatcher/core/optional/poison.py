@@ -30,6 +30,7 @@ from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Ori
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import backlog_of, head_changed
+from dispatcher.core.wording import begin, counted, named, times
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 
 REASON_POISON: Final = "poison"
@@ -60,6 +61,7 @@ class Suspects(Feature):
         state.signals.blaming.append(self._blame)
         state.signals.setting_aside.append(self._note)
         state.explanation.facts[HoldKind.SUSPECT] = self._facts
+        state.explanation.sentences |= {HoldKind.SUSPECT: _suspect, HoldKind.KEPT_FREE: _kept_free}
         # A suspect keeps its place also while its group is on its way between consumers.
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
             state.on_hold[kind] = lambda _, head: self._note(head)
@@ -291,3 +293,17 @@ def _named(seqs: list[int], told: Iterable[Begun]) -> Iterator[int]:
             reached = max(reached, ranges.popleft()[1])
         if seq <= reached:
             yield seq
+
+
+def _suspect(facts: Facts) -> str:
+    where = f"consumer {facts['consumer']} is" if facts["consumer"] is not None else "a consumer is"
+    if facts["failed"]:
+        became = f"Its first message was handed over {times(facts['attempt'])} in vain"
+    else:
+        had = "it" if facts["attempt"] == 1 else "they"
+        became = f"{counted(facts['attempt'], 'consumer')} died while {had} had its first message"
+    return f"{became}: it goes alone, as soon as {where} free of everything else."
+
+
+def _kept_free(facts: Facts) -> str:
+    return begin(f"{named(facts)} gets nothing else while it tries a message that others died with.")

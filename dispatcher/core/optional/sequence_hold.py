@@ -54,6 +54,7 @@ class SequenceHold(Feature):
         state.signals.resuming.append(self.give_up)
         state.eligibility.new_checks.append(self._held_by)
         state.explanation.facts[HoldKind.NUMBER_MISSING] = self._facts
+        state.explanation.sentences[HoldKind.NUMBER_MISSING] = _sentence
         state.on_hold[HoldKind.NUMBER_MISSING] = self._begin_wait
 
     def load(self, snapshot: Snapshot) -> None:
@@ -186,3 +187,10 @@ def _before(rank: tuple[int, ...], number: int | None) -> tuple[int, ...]:
     """A rank just before that one, and behind those that were put there with smaller numbers."""
     lane_epoch, tag, *later = rank
     return (lane_epoch, tag if later else tag - 1, number or 0)
+
+
+def _sentence(facts: Facts) -> str:
+    return (
+        f"Its number {facts['number']} has not come: waits for it {facts['left_ms']} ms more at most, "
+        "or until `dispatcher groups resume`."
+    )

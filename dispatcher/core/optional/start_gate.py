@@ -26,6 +26,7 @@ class StartGate(Feature):
         self._consumers = state.options.start_consumers  # wanted; 0: the time alone counts
         self._wait_ms = state.options.start_wait_ms or WAIT_MS
         self._begin_at(NEVER_MS)  # no consumer is here
+        state.explanation.sentences[HoldKind.NOT_BEGUN] = _sentence
 
     def load(self, snapshot: Snapshot) -> None:
         """A lane that has begun before goes on under its new leader."""
@@ -62,3 +63,11 @@ class StartGate(Feature):
 
 def live_consumers(state: LaneState) -> int:
     return sum(consumer.is_open for consumer in state.by_uuid.values())
+
+
+def _sentence(facts: Facts) -> str:
+    here, wanted = facts["consumers"], facts["wanted"]
+    if "left_ms" not in facts:
+        return "The lane has not begun: no consumer has joined it."
+    of_wanted = f", {here} of {wanted} consumers are here" if wanted else ""
+    return f"The lane has not begun{of_wanted}: it begins in {facts['left_ms']} ms at the latest."

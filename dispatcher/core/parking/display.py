@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Group, Original
 from dispatcher.core.state import LaneState
 
@@ -57,3 +59,18 @@ def count_elsewhere(state: LaneState, group: Group, here: list[Original]) -> int
     on_their_way = [m for queue in queues for m in (*queue.waiting, *queue.published.values())]
     count = sum(state.group_map.order_key(message) == group.id for message in on_their_way)
     return max(0, state.parking.parked(group) - read) + count
+
+
+def _parked(facts: Facts) -> str:
+    return f"Nothing blocks it: its messages are read from {', '.join(facts['queues'])}, in their turn."
+
+
+def _parking_unavailable(facts: Facts) -> str:
+    queues = "; ".join(f"{queue} ({problem})" for queue, problem in facts["queues"].items())
+    return f"RabbitMQ can't open its parking queue: {queues}. Waits until it can."
+
+
+SENTENCES: Final[dict[HoldKind, Callable[[Facts], str]]] = {
+    HoldKind.PARKED: _parked,
+    HoldKind.PARKING_UNAVAILABLE: _parking_unavailable,
+}

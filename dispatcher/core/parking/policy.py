@@ -18,6 +18,7 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Backlog, Group, MessageState, Original
 from dispatcher.core.operators.flags import awaits_operator
 from dispatcher.core.operators.stop import stop_of
+from dispatcher.core.parking.display import SENTENCES
 from dispatcher.core.parking.events import (
     ParkingQueueDeleted,
     ParkingQueueOpened,
@@ -107,6 +108,7 @@ class Parking(Feature):
         state.signals.withdrawing.append(self._withdraw)
         state.signals.settled_elsewhere.append(self._settled)
         state.explanation.elsewhere.append(state.parking.hold_on)
+        state.explanation.sentences |= SENTENCES
 
     def events(self) -> Mapping[type, Handler]:
         return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
 from dispatcher.core.consumer_life import PRESENT
 from dispatcher.core.entries import open_entry
-from dispatcher.core.holds import HoldKind
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.notices import send_notice
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
@@ -36,6 +36,7 @@ class ConsumerReports:
         self._by_fingerprint: dict[bytes, list[Original]] = {}
         self._asked: set[str] = set()  # consumer queues that got a `dispatch.rejoin`
         self.open = False
+        state.explanation.sentences[HoldKind.CONSUMERS_ASKED] = _sentence
 
     def begin(self) -> None:
         """Dispatch nothing until the consumers have had time to answer."""
@@ -164,3 +165,10 @@ class ConsumerReports:
             state.refresh_credit(other)
         elif message.is_here and not any(withdraw(message) for withdraw in state.signals.withdrawing):
             remove_waiting(state, message)
+
+
+def _sentence(facts: Facts) -> str:
+    return (
+        f"Redis may have forgotten messages in flight: waiting {facts['left_ms']} ms more for the "
+        "consumers' word."
+    )

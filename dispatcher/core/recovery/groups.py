@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dispatcher.core.consumer_life import REACHABLE
 from dispatcher.core.entries import copy_of, open_entry
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import OWNED, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
@@ -31,6 +32,8 @@ class GroupRecovery:
         #: Owners of RECOVERING groups, by Redis; None: one that has ended.
         self._owners: dict[bytes, Consumer | None] = {}
         self._disowned: set[bytes] = set()  # RECOVERING groups that have lost the owner that Redis names
+        state.explanation.facts[HoldKind.RECOVERING] = lambda group, _: {"unresolved": group.unresolved}
+        state.explanation.sentences[HoldKind.RECOVERING] = _sentence
 
     # -- loading --
 
@@ -243,6 +246,11 @@ class GroupRecovery:
         state.unconfirmed_bytes += message.size
         state.effects.actions.append(SendCopy(copy_of(message, consumer)))
         state.counters["sent_again"] += 1
+
+
+def _sentence(facts: Facts) -> str:
+    have = "has" if facts["unresolved"] == 1 else "have"
+    return f"Recovering: {facts['unresolved']} of its messages {have} not come back from RabbitMQ yet."
 
 
 def _number(message: Original) -> tuple[int, int]:

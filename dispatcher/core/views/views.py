@@ -18,9 +18,10 @@ from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
-from dispatcher.core.views.blocked_reason import counted, text, undeliverable, unheld
+from dispatcher.core.views.blocked_reason import text, undeliverable, verdict
 from dispatcher.core.views.group_listing import GroupListing, depth
 from dispatcher.core.views.hot_group import HotGroupWatch
+from dispatcher.core.wording import counted
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 
@@ -114,7 +115,7 @@ class Views:
         hold = self._state.explanation.lane_hold()
         if hold is None:
             return None
-        return {"reason": hold.kind.value, "facts": dict(hold.facts), "verdict": text(hold)}
+        return {"reason": hold.kind.value, "facts": dict(hold.facts), "verdict": text(self._state, hold)}
 
     def operations(self) -> list[dict[str, Any]]:
         """Operations on groups that are under way, and how far each has come."""
@@ -255,7 +256,7 @@ class Views:
             "oldest_ms": self._oldest_ms(group, waiting),
             "oldest_in_flight_ms": max(map(self._out_ms, out), default=None),
             "reason": hold.kind.value if hold is not None else None,
-            "verdict": text(hold) if hold is not None else unheld(self._state, group, waiting, out),
+            "verdict": verdict(self._state, group, hold, waiting, out),
         }
 
     def _oldest_ms(self, group: Group, waiting: list[Original]) -> int | None:
@@ -351,7 +352,7 @@ class Views:
             "group": format_group(group.id),
             "reason": hold.kind.value if hold is not None else None,
             "facts": dict(hold.facts) if hold is not None else {},
-            "verdict": text(hold) if hold is not None else unheld(self._state, group, waiting, out),
+            "verdict": verdict(self._state, group, hold, waiting, out),
             "owner": group.owner.id if group.owner is not None else None,
             "owner_state": group.owner.state.value if group.owner is not None else None,
             "blocking": blocking,
