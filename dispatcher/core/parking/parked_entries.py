@@ -33,14 +33,15 @@ class ParkedEntries:
     def may_have(self, group: Group) -> bool:
         return bool(self._state.parking.route(group))
 
-    def expecting(self, message: Original) -> ParkingQueue:
-        return self._state.parking[message.queue]
+    def expecting(self, message: Original) -> ParkingQueue | None:
+        return self._state.parking[message.queue] if message.is_parked else None
 
     def resume(self, message: Original, entry: Relocating, *, is_known: bool) -> None:
         resume_relocation(self._state, message, entry, is_known=is_known)
 
     def is_back(self, message: Original) -> None:
-        self._state.parking[message.queue].here[message.fingerprint] = message
+        if message.is_parked:
+            self._state.parking[message.queue].here[message.fingerprint] = message
 
     def go_on(self, message: Original) -> None:
         assert message.relocation is not None

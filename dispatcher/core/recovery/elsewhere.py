@@ -35,14 +35,14 @@ class Elsewhere(Protocol):
     def may_have(self, group: Group) -> bool:
         """Whether messages of this group may come from elsewhere."""
 
-    def expecting(self, message: Original) -> Expecting:
-        """The queue that is to deliver this original; it is none of the inbound queues."""
+    def expecting(self, message: Original) -> Expecting | None:
+        """The queue that is to deliver this original; None: it is none of these."""
 
     def resume(self, message: Original, entry: Relocating, *, is_known: bool) -> None:
         """The journal says that this message was on its way there. `is_known`: and that no other one was."""
 
     def is_back(self, message: Original) -> None:
-        """An original that such a queue has delivered again has met its entry."""
+        """An original has met its entry; perhaps such a queue has delivered it again."""
 
     def go_on(self, message: Original) -> None:
         """The original of a message that was on its way there has come back: it goes there once more."""

@@ -128,8 +128,9 @@ class Recovery(Feature):
 
     def _expecting(self, message: Original) -> Expecting:
         """Which queue is to deliver its original."""
-        if message.is_parked:
-            return self._elsewhere.expecting(message)
+        elsewhere = self._elsewhere.expecting(message)
+        if elsewhere is not None:
+            return elsewhere
         if message.queue == UNKNOWN_INBOUND:
             return self.adopted
         recovery: ExpectedRedeliveries | None = self._state.inbounds[message.queue].recovery
@@ -235,8 +236,7 @@ class Recovery(Feature):
         message.deadline_at_ms, message.closing = delivered.deadline_at_ms, delivered.closing
         message.received_at_ms, message.waits_since_ms = delivered.received_at_ms, delivered.waits_since_ms
         message.cost, message.kind, message.deliveries = delivered.cost, delivered.kind, delivered.deliveries
-        if message.is_parked:
-            self._elsewhere.is_back(message)
+        self._elsewhere.is_back(message)
         del self.awaited[message]
         self.pending_redeliveries.discard(message)
         match message.state:
@@ -279,7 +279,7 @@ class Recovery(Feature):
             if message.queue == UNKNOWN_INBOUND:
                 return [Vanished(UNKNOWN_INBOUND, message.arrival)]
             entry = (message.arrival, message.fingerprint)
-            if not message.is_parked:
+            if is_known_inbound(message.queue):
                 self._state.inbounds[message.queue].settled.add_proven([entry])
             else:
                 self._elsewhere.is_settled(message)
@@ -320,7 +320,7 @@ class Recovery(Feature):
         """Everything of the group comes out of one queue."""
         elsewhere = self._elsewhere
         has_others = elsewhere.has_entries_of(message.group_id) or elsewhere.may_have(group)
-        return not (message.is_parked or has_others)
+        return not has_others and elsewhere.expecting(message) is None
 
     # -- the end --
 
