@@ -33,10 +33,32 @@ def parking_status(state: LaneState) -> dict[str, Any]:
     }
 
 
-def parked_in(state: LaneState, message: Original) -> str | None:
+def group_row(state: LaneState, group: Group) -> dict[str, Any]:
+    """How many of its messages are parked, for its row."""
+    return {"parked": state.parking.parked(group)}
+
+
+def message_row(state: LaneState, message: Original) -> dict[str, Any]:
     """The parking queue that the message's original is in; None: it is in none."""
     queue = state.parking.get(message.queue)
-    return queue.name if queue is not None else None
+    return {"parked_in": queue.name if queue is not None else None}
+
+
+def depth(state: LaneState, group: Group) -> int:
+    """Its messages that wait, are in flight or are parked; expired ones may still be counted."""
+    here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
+    return group.in_flight + here + state.parking.parked(group)
+
+
+def oldest_ms(state: LaneState, group: Group, here_ms: int | None) -> int | None:
+    """Since when the oldest waits, here (`here_ms`) or parked; None: none does."""
+    known = (here_ms, state.parking.since_ms(group))
+    return min((since_ms for since_ms in known if since_ms is not None), default=None)
+
+
+def is_asked_for(state: LaneState, group: Group) -> bool:
+    """Whether `groups list --state parked` shows it."""
+    return state.parking.parked(group) > 0
 
 
 def details(state: LaneState, group: Group) -> list[str]:

@@ -13,6 +13,7 @@ from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Group
 from dispatcher.core.operators.commands import argument
 from dispatcher.core.operators.flags import SHOWN_AS
+from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_states import AskedState
@@ -104,7 +105,7 @@ class GroupListing:
 
     def _has_state(self, group: Group, wanted: str) -> bool:
         if wanted == AskedState.PARKED:
-            return self._state.parking.parked(group) > 0
+            return display.is_asked_for(self._state, group)
         is_shown = SHOWN_AS.get(wanted)
         return is_shown(group) if is_shown is not None else group.state.value == wanted
 
@@ -114,12 +115,12 @@ class GroupListing:
             self._worst = self._ranked[-1][0]
 
     def _by_depth(self, group: Group) -> Key:
-        return -depth(self._state, group), group.id
+        return -display.depth(self._state, group), group.id
 
     def _by_age(self, group: Group) -> Key:
         """Since when the oldest waits, here or parked; groups of which nothing does come last."""
-        known = (waits_since_ms(group), self._state.parking.since_ms(group))
-        return min((since_ms for since_ms in known if since_ms is not None), default=NEVER_MS), group.id
+        since_ms = display.oldest_ms(self._state, group, waits_since_ms(group))
+        return NEVER_MS if since_ms is None else since_ms, group.id
 
     def page(self) -> list[Group]:
         """The groups that were asked for, in their order."""
@@ -130,12 +131,6 @@ class GroupListing:
         """The group with most messages waiting from this inbound queue."""
         deepest = self._deepest[inbound]
         return deepest[1] if deepest is not None else None
-
-
-def depth(state: LaneState, group: Group) -> int:
-    """Its messages that wait, are in flight or are parked; expired ones may still be counted."""
-    here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
-    return group.in_flight + here + state.parking.parked(group)
 
 
 def _pattern(text: str) -> Callable[[str], re.Match[str] | None]:

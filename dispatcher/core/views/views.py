@@ -19,7 +19,7 @@ from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import text, undeliverable, verdict
-from dispatcher.core.views.group_listing import GroupListing, depth
+from dispatcher.core.views.group_listing import GroupListing
 from dispatcher.core.views.hot_group import HotGroupWatch
 from dispatcher.core.wording import counted
 from dispatcher.errors import CommandRefused
@@ -147,7 +147,7 @@ class Views:
             "group": format_group(first.key),
             "share": first.share,
             "owner": group.owner.id if group is not None and group.owner is not None else None,
-            "depth": depth(state, group) if group is not None else 0,
+            "depth": display.depth(state, group) if group is not None else 0,
         }
 
     def _why_hot(self, group: Group) -> list[str]:
@@ -251,7 +251,7 @@ class Views:
             "held": len(waiting),
             "in_flight": group.in_flight,
             "window": group.window if group.window < NEVER_FULL else None,
-            "parked": self._state.parking.parked(group),
+            **display.group_row(self._state, group),
             **flag_row(group),
             "oldest_ms": self._oldest_ms(group, waiting),
             "oldest_in_flight_ms": max(map(self._out_ms, out), default=None),
@@ -261,9 +261,9 @@ class Views:
 
     def _oldest_ms(self, group: Group, waiting: list[Original]) -> int | None:
         """For how long the oldest that waits here or is parked has done so."""
-        parked = self._state.parking.since_ms(group)
-        since_ms = [message.waits_since_ms for message in waiting] + ([parked] if parked is not None else [])
-        return self._state.now_ms - min(since_ms) if since_ms else None
+        here_ms = min((message.waits_since_ms for message in waiting), default=None)
+        since_ms = display.oldest_ms(self._state, group, here_ms)
+        return self._state.now_ms - since_ms if since_ms is not None else None
 
     @staticmethod
     def _waiting(group: Group) -> list[Original]:
@@ -304,7 +304,7 @@ class Views:
         known = message.inbound < len(state.inbounds)
         return {
             "inbound": state.inbounds[message.inbound].name if known else None,
-            "parked_in": display.parked_in(state, message),
+            **display.message_row(state, message),
             "arrival": f"{message.arrival[0]}.{message.arrival[1]}",
             "state": message.state.value,
             "seq": message.seq or None,
