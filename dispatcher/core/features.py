@@ -79,7 +79,7 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
     settlement, arrivals = Settlement(state, recovery), Arrivals(state)
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
-    membership = Membership(state, recovery, groups, reports)
+    membership = Membership(state, reports, recovery)
     resets, quiescing = OwnerReset(state, snapshot.operator_rows), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)

@@ -13,7 +13,7 @@ from typing import Final
 from dispatcher.core.consumer_life import PRESENT, REACHABLE, ConsumerState
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
-from dispatcher.core.feature import Feature, Handler
+from dispatcher.core.feature import AbsentOriginals, Feature, Handler
 from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
 from dispatcher.core.membership.evictions import EvictedBy
@@ -24,10 +24,7 @@ from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
-from dispatcher.core.recovery.copies import Copies
-from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import JournalReplay
-from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.wire.bundle import BundleLimits
@@ -54,18 +51,10 @@ EPOCH_MIXER: Final = 2_654_435_761
 class Membership(Feature):
     """The lane's consumers, from join to end, and what happens to their messages."""
 
-    def __init__(
-        self,
-        state: LaneState,
-        recovery: Recovery,
-        groups: GroupRecovery,
-        reports: ConsumerReports,
-    ) -> None:
+    def __init__(self, state: LaneState, reports: ConsumerReports, absent: AbsentOriginals) -> None:
         self._state = state
-        self._recovery = recovery
-        self._groups = groups
         self._reports = reports
-        self._revocation = Revocation(state, recovery)
+        self._revocation = Revocation(state, absent)
         self.liveness = Liveness(state, reports)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once
@@ -205,7 +194,7 @@ class Membership(Feature):
 
     def _is_doubtful(self, consumer: Consumer) -> bool:
         """It has not shown to us that it lives and has something in hand."""
-        return consumer.state not in PRESENT or not consumer.note(Copies).reported
+        return consumer.state not in PRESENT or not self._reports.has_any(consumer)
 
     def _is_over(self, join: Join) -> bool:
         """An incarnation that was taken back, or that has joined before and is not known any more."""
@@ -250,7 +239,7 @@ class Membership(Feature):
     def resume(self, consumer: Consumer) -> None:
         """It is there again: send it the messages that it misses, and go on."""
         self._welcome(consumer)
-        self._send_missing(consumer)
+        self._reports.send_missing(consumer)
         self.finish_leaving(consumer)
 
     def _welcome(self, consumer: Consumer) -> None:
@@ -259,31 +248,6 @@ class Membership(Feature):
         send_notice(self._state, consumer, TYPE_WELCOME)
         self._reports.ask(consumer)
         self._state.refresh_credit(consumer)
-
-    def _send_missing(self, consumer: Consumer) -> None:
-        """Send the copies again that were lost with the former queue: same seq, in the former order.
-
-        A group of which the consumer waits for a number that will not come gets a new epoch and counts from
-        1. The missing number belongs either to a copy whose original is gone, or to one that got another
-        number while the first copy was still in the consumer's queue. The consumer ignores the second copy
-        then, which shows when it lacks it once more.
-        """
-        copies = consumer.note(Copies)
-        reported = copies.reported or frozenset()
-        missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]
-        for message in missing:
-            group = message.group
-            if self._recovery.is_lost(message):
-                self._recovery.lost_originals.drop(message, consumer)
-            elif group is not None and (not message.group_seq or message.seq in copies.sent_again):
-                copies.broken.add(group)
-        copies.sent_again.clear()
-        ready = [
-            m for m in missing
-            if m.consumer is consumer and m.is_here and (m.group is None or not m.group.unresolved)
-        ]  # fmt: skip
-        copies.sent_again.update(message.seq for message in ready)
-        self._groups.send_all_again(ready)
 
     # -- words --
 

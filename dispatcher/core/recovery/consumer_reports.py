@@ -102,6 +102,35 @@ class ConsumerReports:
             elif item.seq not in consumer.in_flight:
                 self._adopt(consumer, item)
 
+    def has_any(self, consumer: Consumer) -> bool:
+        """It has said that it has something in hand."""
+        return bool(consumer.note(Copies).reported)
+
+    def send_missing(self, consumer: Consumer) -> None:
+        """Send the copies again that were lost with the former queue: same seq, in the former order.
+
+        A group of which the consumer waits for a number that will not come gets a new epoch and counts from
+        1. The missing number belongs either to a copy whose original is gone, or to one that got another
+        number while the first copy was still in the consumer's queue. The consumer ignores the second copy
+        then, which shows when it lacks it once more.
+        """
+        copies = consumer.note(Copies)
+        reported = copies.reported or frozenset()
+        missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]
+        for message in missing:
+            group = message.group
+            if self._recovery.is_lost(message):
+                self._recovery.lost_originals.drop(message, consumer)
+            elif group is not None and (not message.group_seq or message.seq in copies.sent_again):
+                copies.broken.add(group)
+        copies.sent_again.clear()
+        ready = [
+            m for m in missing
+            if m.consumer is consumer and m.is_here and (m.group is None or not m.group.unresolved)
+        ]  # fmt: skip
+        copies.sent_again.update(message.seq for message in ready)
+        self._groups.send_all_again(ready)
+
     def _adopt(self, consumer: Consumer, item: InHand) -> None:
         self._state.counters["adopted"] += 1
         message = self._find(item)
