@@ -7,7 +7,8 @@ from typing import Final
 from dispatcher.core.effects import Effects
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.features import Parts
-from dispatcher.core.model import GroupState, MessageState
+from dispatcher.core.model import MessageState
+from dispatcher.core.ownership import row_of
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.records import NOBODY, JournalReset, NumbersUsed, Record, SettledEntries
 from dispatcher.core.state import LaneState
@@ -55,9 +56,8 @@ def _add_tables(state: LaneState, parts: Parts, effects: Effects) -> None:
     if not state.policy.keeps_owner:
         return
     for group in state.groups.values():
-        if group.target is not None:
-            effects.owners[group.id] = OwnerRow(group.target.number, 0)
-        elif group.owner is not None and group.state is not GroupState.DRAINING:
-            effects.owners[group.id] = state.owner_row(group, group.owner)
+        row = row_of(state, group)
+        if row is not None:
+            effects.owners[group.id] = row
     for group_id, owner in parts.groups.owners().items():
         effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)

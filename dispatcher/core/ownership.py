@@ -9,6 +9,7 @@ from __future__ import annotations
 from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
 from dispatcher.core.state import LaneState
+from dispatcher.core.tables import OwnerRow
 
 
 def is_in_transition(group: Group) -> bool:
@@ -43,6 +44,20 @@ def retarget(state: LaneState, group: Group, target: Consumer | None) -> None:
     group.target = target
     if target is not None:
         target.incoming.add(group)
+
+
+def next_owner(group: Group) -> Consumer | None:
+    """Who has the group, or gets it once it is drained."""
+    return group.target if group.state is GroupState.DRAINING else group.owner
+
+
+def row_of(state: LaneState, group: Group) -> OwnerRow | None:
+    """What Redis has to hold of its owner; None: nothing."""
+    if group.target is not None:
+        return OwnerRow(group.target.number, 0)
+    if group.owner is None or group.state is GroupState.DRAINING:
+        return None
+    return state.owner_row(group, group.owner)
 
 
 def stop_incoming(state: LaneState, consumer: Consumer) -> None:

@@ -15,7 +15,7 @@ from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import OWNED, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import SendCopy
-from dispatcher.core.ownership import close, drain, release, retarget
+from dispatcher.core.ownership import close, drain, next_owner, release, retarget
 from dispatcher.core.recovery.copies import Copies
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
@@ -86,7 +86,7 @@ class GroupRecovery:
     def _interrupt(self, group: Group) -> None:
         """A group that went on already: a consumer told us of a message that we did not know of."""
         state = self._state
-        owner = group.target if group.state is GroupState.DRAINING else group.owner
+        owner = next_owner(group)
         if owner is not None:
             self._owners[group.id] = owner
         if group.owner is not None:
