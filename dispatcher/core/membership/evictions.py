@@ -9,12 +9,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
+from dispatcher.core.forwarding.rules import of_this_lane
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Consumer
 from dispatcher.core.operators.commands import Arguments, Commands, argument
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 from dispatcher.core.wording import begin, named
 from dispatcher.errors import CommandRefused
@@ -47,6 +50,17 @@ class Evictions(Feature):
         self._liveness = liveness
         commands.add("consumers.evict", self.command, "consumer", "incarnation", reassigns=True)
         state.explanation.sentences[HoldKind.EVICTED] = _sentence
+
+    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+        """Whom a former leader had begun to evict, and who is of a lane of another kind. Membership has
+        loaded them."""
+        state = self._state
+        for number, consumer in state.by_number.items():
+            row = snapshot.incarnations[number]
+            if of_this_lane(state.options, row) is not row:
+                consumer.evicted_by = EvictedBy.HANDOVER
+            elif row.state == "evicted":
+                consumer.evicted_by = EvictedBy.FORMER_LEADER
 
     def begin(self) -> None:
         """Go on with what a former leader had begun, and tell it again: that one may not have come to it."""

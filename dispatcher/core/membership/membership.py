@@ -16,7 +16,6 @@ from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, Q
 from dispatcher.core.feature import AbsentOriginals, Feature, Handler
 from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
-from dispatcher.core.membership.evictions import EvictedBy
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
 from dispatcher.core.membership.rows import incarnation_row, keep_row
@@ -91,10 +90,7 @@ class Membership(Feature):
         # the same number each time.
         first = (snapshot.lane_epoch * EPOCH_MIXER >> 16) % len(present) if present else 0
         for number, row in present[first:] + present[:first]:
-            kept = of_this_lane(self._state.options, row)
-            consumer = self._enter(number, kept)
-            if kept is not row:
-                consumer.evicted_by = EvictedBy.HANDOVER
+            self._enter(number, of_this_lane(self._state.options, row))
 
     def add_rows(self, effects: Effects) -> None:
         """All incarnations, those that have ended among them."""
@@ -120,7 +116,6 @@ class Membership(Feature):
         )
         state.by_uuid[row.uuid] = state.by_id[row.consumer] = consumer
         state.by_queue[row.queue] = state.by_number[number] = consumer
-        consumer.evicted_by = EvictedBy.FORMER_LEADER if row.state == "evicted" else None
         for entered in state.signals.consumer_entered:
             entered(consumer)
         return consumer
