@@ -55,6 +55,8 @@ class Explanation:
         self._decisions = lane.eligibility
         #: Where messages of a group are that are not here, for those of which nothing is here.
         self.elsewhere: list[Callable[[Group], Hold | None]] = []
+        #: What capabilities add to `groups why`, a line each; of the group, and its messages in flight.
+        self.details: list[Callable[[Group, list[Original]], list[str]]] = []
         #: For the causes that capabilities add: what operators read, made of the facts.
         self.sentences: dict[HoldKind, Callable[[Facts], str]] = {}
         self.facts: dict[HoldKind, Callable[[Group, Original | None], Facts]] = {

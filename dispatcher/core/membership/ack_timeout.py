@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from dispatcher.core.consumer_life import PRESENT
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.membership.evictions import EvictedBy, Evictions
-from dispatcher.core.model import Consumer, Original
+from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.records import Dispatched
 from dispatcher.core.state import LaneState
@@ -48,6 +48,7 @@ class AckTimeout(Feature):
         self._arrived: deque[_Arrived] = deque()  # not `ack_timeout` ago
         self._late_up_to_ms: int | None = None  # messages that were handed over by then had their time
         state.signals.returned.append(_is_not_late)
+        state.explanation.details.append(_details)
 
     def events(self) -> Mapping[type, Handler]:
         return {Marker: self.marker}
@@ -136,3 +137,10 @@ class AckTimeout(Feature):
 def _is_not_late(message: Original) -> None:
     """It waits once more: its next consumer has all its time."""
     message.overdue = False
+
+
+def _details(_: Group, out: list[Original]) -> list[str]:
+    """What `groups why` adds."""
+    if not out or not out[0].overdue:
+        return []
+    return ["the message in front is overdue: its consumer did not settle it within ack_timeout"]

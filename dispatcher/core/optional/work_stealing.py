@@ -62,6 +62,7 @@ class WorkStealing(Feature):
         self._taken: dict[Group, _Taken] = {}  # in the order of the times
         self._look_at_ms = 0
         state.signals.freeing.append(self._free)
+        state.explanation.details.append(lambda group, _: self.details(group))
 
     def after_pass(self, *, idle: bool) -> bool:
         """See which groups still wait, and move those that have waited for long enough."""

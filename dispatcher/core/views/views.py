@@ -14,7 +14,6 @@ from dispatcher.core.operators.flags import drained_absent, flag_row, flag_statu
 from dispatcher.core.operators.stopped_groups import stopped_rows
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, irregularities
 from dispatcher.core.optional.start_gate import live_consumers
-from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
@@ -342,12 +341,7 @@ class Views:
         details += undeliverable(self._state, group)
         details += irregularities(self._state, group.id)
         details += self._why_hot(group)
-        stealing = self._state.find(WorkStealing)
-        details += stealing.details(group) if stealing is not None else []
-        if out and out[0].overdue:
-            details.append(
-                "the message in front is overdue: its consumer did not settle it within ack_timeout"
-            )
+        details += [line for say in self._state.explanation.details for line in say(group, out)]
         return {
             "group": format_group(group.id),
             "reason": hold.kind.value if hold is not None else None,
