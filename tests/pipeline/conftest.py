@@ -28,7 +28,6 @@ from tests.pipeline.planted_owners import plant_owners
 from tests.pipeline.planted_readers import DISORDERED, READER_CASES
 from tests.pipeline.planted_shares import plant_shares
 from tests.pipeline.planted_skew import plant_skew
-from tests.pipeline.planted_stalls import STALL_CASES, Spans
 from tests.pipeline.planted_traffic import plant_traffic
 from tests.pipeline.planted_violations import Violation, plant_kept, plant_violations
 from tests.pipeline.streams import BATCH_FILES, catch_up
@@ -82,7 +81,6 @@ class Everything(NamedTuple):
     verdicts: dict[str, Verdicts]  # by lane
     made: Made  # a ledger as bench.pipeline has it, with as many more
     readers: dict[str, Verdicts]  # by hand-over lane
-    stalls: dict[str, Spans]  # by lane
     jobs: int  # of Spark, that the run took
     origin: Path  # the ledger that all processes share: only to be read
 
@@ -95,7 +93,6 @@ class _Planted(NamedTuple):
     verdicts: dict[str, Verdicts]
     made: Made
     readers: dict[str, Verdicts]
-    stalls: dict[str, Spans]
     jobs: int
     summary: dict[str, Any]
 
@@ -150,11 +147,9 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)
-    stalls = {name: plant(ledger) for name, plant in STALL_CASES.items()}
     before = jobs_of(spark)
     summary = run_pipeline(spark, folder).summary
-    jobs = jobs_of(spark) - before
-    return _Planted(kept, violations, verdicts, made, readers, stalls, jobs, summary)
+    return _Planted(kept, violations, verdicts, made, readers, jobs_of(spark) - before, summary)
 
 
 def jobs_of(spark: SparkSession) -> int:
