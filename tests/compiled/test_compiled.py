@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from dispatcher import __version__
+from dispatcher.nodes.servers import Servers
 
 ROOT = Path(__file__).parents[2]
 SEEDS = "1..16"
-#: Of the core, the clauses and the codecs: none needs a server.
+#: Of the core, the clauses and the codecs; of these one file needs RabbitMQ.
 TESTS = (
     "tests/core", "tests/spec", "tests/redis_store/test_journal_codec.py",
     "tests/amqp/test_connection.py", "tests/amqp/test_connection_fuzz.py", "tests/amqp/test_decoder.py",
@@ -26,12 +27,12 @@ TESTS = (
 )  # fmt: skip
 
 
-def python(folder: Path, *arguments: str) -> str:
-    """What Python says with the dispatcher of this folder."""
+def python(folder: Path, *arguments: str, **variables: str) -> str:
+    """What Python says with the dispatcher of this folder, and with these variables."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     result = subprocess.run(
         [sys.executable, *arguments],
-        cwd=folder, env=environment | {"PYTHONPATH": str(folder)},
+        cwd=folder, env=environment | {"PYTHONPATH": str(folder)} | variables,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-10_000:] + result.stderr[-2_000:]
@@ -59,8 +60,10 @@ def test_every_hot_module_is_compiled(compiled: Path, compiling) -> None:  # typ
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_core_clauses_and_codecs(compiled: Path) -> None:
-    said = python(compiled, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
+def test_core_clauses_and_codecs(compiled: Path, servers: Servers) -> None:
+    said = python(
+        compiled, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, **servers.as_environment()
+    )
     assert " passed" in said
 
 
