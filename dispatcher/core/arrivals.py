@@ -22,7 +22,7 @@ class Arrivals(Feature):
         self._grouped = state.policy.grouped
         ungrouped, _, name = state.options.ungrouped.partition(":")
         self._rejects_ungrouped = ungrouped == "reject"
-        self.common_group = name.encode() if ungrouped == "group" else None  # of messages that name none
+        self._common_group = name.encode() if ungrouped == "group" else None
 
     def events(self) -> Mapping[type, Handler]:
         return {MessagesArrived: self.arrived}
@@ -36,14 +36,18 @@ class Arrivals(Feature):
                 inbound = state.inbounds[message.inbound]
                 inbound.take_in(message)
                 state.bytes_held += message.footprint
-                if message.group_id is None:
-                    message.group_id = self.common_group
+                self.set_common_group(message)
                 if inbound.recovery is not None and any(claims(inbound, message) for claims in claiming):
                     continue
                 for delivered in signals.delivered:
                     delivered(message)
             if not (signals.keeping and any(keeps(message) for keeps in signals.keeping)):
                 self.accept(message)
+
+    def set_common_group(self, message: Original) -> None:
+        """A message without a group belongs to that of the lane's option, if there is one."""
+        if message.group_id is None:
+            message.group_id = self._common_group
 
     def accept(self, message: Original) -> None:
         """It has arrived, and no feature keeps it any longer."""

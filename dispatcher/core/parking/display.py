@@ -56,8 +56,8 @@ def oldest_ms(state: LaneState, group: Group, here_ms: int | None) -> int | None
     return min((since_ms for since_ms in known if since_ms is not None), default=None)
 
 
-def is_asked_for(state: LaneState, group: Group) -> bool:
-    """Whether `groups list --state parked` shows it."""
+def has_parked(state: LaneState, group: Group) -> bool:
+    """Whether messages of the group are parked: `groups list --state parked` shows it then."""
     return state.parking.parked(group) > 0
 
 

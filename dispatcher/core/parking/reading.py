@@ -140,8 +140,7 @@ class ParkedReading(Feature):
     def _take(self, queue: ParkingQueue, message: Original) -> None:
         state = self._state
         queue.take(message)
-        if message.group_id is None:
-            message.group_id = self._arrivals.common_group
+        self._arrivals.set_common_group(message)
         state.bytes_held += message.footprint
         # When its consumers died is not known any more: only settles from now on prove anything.
         message.settles_at_death = state.settles

@@ -105,7 +105,7 @@ class GroupListing:
 
     def _has_state(self, group: Group, wanted: str) -> bool:
         if wanted == AskedState.PARKED:
-            return display.is_asked_for(self._state, group)
+            return display.has_parked(self._state, group)
         is_shown = SHOWN_AS.get(wanted)
         return is_shown(group) if is_shown is not None else group.state.value == wanted
 
