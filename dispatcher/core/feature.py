@@ -9,14 +9,11 @@ through the signals of `LaneState`, and what they keep from being served through
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.model import Original
 from dispatcher.core.records import Record
-
-if TYPE_CHECKING:
-    from dispatcher.core.recovery.journal_replay import JournalReplay
 
 #: Changes the lane's state for one kind of event; dispatches nothing.
 Handler = Callable[[Any], None]
@@ -41,7 +38,7 @@ class Feature:
         """Kinds of events that it may refuse. False: no feature hears of this one."""
         return {}
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def load_first(self, snapshot: Snapshot) -> None:
         """Take over what a former leader left, before the journal's open entries are loaded."""
 
     def load(self, snapshot: Snapshot) -> None:

@@ -73,8 +73,8 @@ class Parts(NamedTuple):
 def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) -> Parts:
     """The features of this lane; Lane and LaneState get to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
-    groups, elsewhere = GroupRecovery(state, redis_complete=snapshot.complete), ParkedEntries(state)
-    recovery = Recovery(state, groups, elsewhere, broker_restarted=snapshot.broker_restarted)
+    groups, entries = GroupRecovery(state, redis_complete=snapshot.complete), ParkedEntries(state)
+    recovery = Recovery(state, groups, entries, broker_restarted=snapshot.broker_restarted)
     reports = ConsumerReports(state, recovery, groups)
     settlement, arrivals = Settlement(state, recovery), Arrivals(state)
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
@@ -120,7 +120,7 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
         Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,
         Stops(state, commands, recovery),
         relocations if options.parking_queues else None,
-        Parking(state, relocations, parked, arrivals) if options.parking_queues else None,
+        Parking(state, entries, relocations, parked, arrivals) if options.parking_queues else None,
         Suspects(state, delivery),
         HotGroupWatch(state),
         AckTimeout(state, evictions, options.ack_timeout_ms) if options.ack_timeout_ms is not None else None,

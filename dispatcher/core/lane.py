@@ -18,7 +18,6 @@ from dispatcher.core.feature import has, merge_handlers
 from dispatcher.core.features import make_features
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 
 
@@ -42,9 +41,8 @@ class Lane:
 
     def _load(self, snapshot: Snapshot) -> None:
         """Take over what the former leader has left."""
-        replay = JournalReplay().read(snapshot.records)
         for feature in self._features:
-            feature.load_first(snapshot, replay)
+            feature.load_first(snapshot)
         for feature in self._features:
             feature.load(snapshot)
 

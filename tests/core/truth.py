@@ -9,6 +9,7 @@ from dispatcher.core.effects import Effects
 from dispatcher.core.events import Event, MessagesArrived
 from dispatcher.core.lane import Lane
 from dispatcher.core.orders import AckInbound
+from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.records import IncarnationEnded, OpenEntry, Record
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.wire.protocol import Marker, Settle
@@ -196,9 +197,9 @@ class Truth:
         """Replaying all that was decided says the same as memory (R-2)."""
         state = lane.state
         since = state.records_since_checkpoint
-        memory = JournalReplay().read(lane.checkpoint().records)
+        memory = _replayed(lane.checkpoint().records)
         state.records_since_checkpoint = since
-        journal = JournalReplay().read(self.journal)
+        journal = _replayed(self.journal)
         assert journal.finish() == memory.finish()
         for index, inbound in enumerate(state.inbounds):
             ours = list(memory.unproven.get(index, {}).items())
@@ -207,3 +208,9 @@ class Truth:
                 ours, theirs = sorted(ours), sorted(theirs)
             assert ours == theirs, f"unproven of queue {index}"
             assert list(memory.proven.get(index, ())) == list(journal.proven.get(index, ())), "proven"
+
+
+def _replayed(records: list[Record]) -> JournalReplay:
+    journal = JournalReplay()
+    journal.others = ParkingReplay(journal)
+    return journal.read(records)

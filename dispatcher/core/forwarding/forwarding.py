@@ -47,7 +47,6 @@ from dispatcher.core.model import Consumer, Group, GroupState, Original
 from dispatcher.core.operators.commands import Commands
 from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.core.records import NumbersUsed
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.runs import runs
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
@@ -120,7 +119,7 @@ class Forwarding(Feature):
         self._next_seq[consumer.id] = consumer.next_seq
         del self._stored[consumer]
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def load_first(self, snapshot: Snapshot) -> None:
         """Go on with what a former leader has left. The consumers must have been loaded."""
         state = self._state
         for number, row in snapshot.incarnations.items():

@@ -17,7 +17,6 @@ from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Consumer
 from dispatcher.core.operators.commands import Arguments, Commands, argument
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 from dispatcher.core.wording import begin, named
 from dispatcher.errors import CommandRefused
@@ -51,7 +50,7 @@ class Evictions(Feature):
         commands.add("consumers.evict", self.command, "consumer", "incarnation", reassigns=True)
         state.explanation.sentences[HoldKind.EVICTED] = _sentence
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def load_first(self, snapshot: Snapshot) -> None:
         """Whom a former leader had begun to evict, and who is of a lane of another kind. Membership has
         loaded them."""
         state = self._state

@@ -23,7 +23,6 @@ from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.wire.bundle import BundleLimits
@@ -76,7 +75,7 @@ class Membership(Feature):
             PublishersBlocked: lambda event: liveness.publishers_blocked(event.blocked),
         }
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def load_first(self, snapshot: Snapshot) -> None:
         """Take over the incarnations that Redis names; their queues are probed at once."""
         self._is_complete = snapshot.complete
         rows = sorted(snapshot.incarnations.items())

@@ -22,7 +22,6 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.model import Original
 from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.records import Dispatched
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 from dispatcher.wire.group_text import format_group
 
@@ -72,7 +71,7 @@ class SequenceNumbers(Feature):
         self._note: Callable[[str, bytes, int, int], None] = self._note_irregular
         state.signals.accepted.append(self.arrived)
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def load_first(self, snapshot: Snapshot) -> None:
         """Take over what former leaders have committed; nothing, if Redis may have lost the latest of it."""
         if snapshot.complete:
             self._last.update(snapshot.sequences)

@@ -15,7 +15,6 @@ from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.queue_ids import QueueId, parking_place
 from dispatcher.core.records import Record, SettledEntries
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 
 
@@ -25,19 +24,18 @@ def add_queue(state: LaneState, index: QueueId, consumer: str) -> ParkingQueue:
     return state.parking.add(index, name, consumer, state.now_ms)
 
 
-def load_queues(state: LaneState, replay: JournalReplay, found: tuple[QueueId, ...]) -> None:
+def load_queues(state: LaneState, parked: ParkingReplay, found: tuple[QueueId, ...]) -> None:
     """Take over the parking queues, before the entries that name them.
 
     `found` exist on the broker, after Redis had forgotten something: messages of any group may be in them.
     """
-    parked = replay.parking
     for index in sorted({*parked.consumers, *found}):
         queue = add_queue(state, index, parked.consumers.get(index, ""))
         queue.terms_needed = parked.terms.get(index, {})
         queue.void_before = max(queue.terms_needed.values(), default=0)
-        for arrival, copy in replay.proven.get(index, ()):
+        for arrival, copy in parked.journal.proven.get(index, ()):
             queue.remember(copy, arrival)
-        for arrival, copy in replay.unproven.get(index, {}).items():
+        for arrival, copy in parked.journal.unproven.get(index, {}).items():
             queue.remember(copy, arrival)
         _load_members(state, queue, parked)
     for index in found:

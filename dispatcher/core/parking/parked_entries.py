@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dispatcher.core.model import Group, Original
+from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
 from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.records import JournalEntry
+from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 
 
@@ -22,9 +24,14 @@ class ParkedEntries:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
+        self.replay: ParkingReplay | None = None  # from its reading until all of it is loaded
         self._groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
 
+    def listen(self, journal: JournalReplay) -> None:
+        self.replay = journal.others = ParkingReplay(journal)
+
     def load(self, entries: Iterable[JournalEntry]) -> None:
+        self.replay = None
         self._groups = {entry.group for entry in entries if is_parking(entry.inbound)}
 
     def has_entries_of(self, group_id: bytes | None) -> bool:
@@ -36,7 +43,8 @@ class ParkedEntries:
     def expecting(self, message: Original) -> ParkingQueue | None:
         return self._state.parking[message.queue] if message.is_parked else None
 
-    def resume(self, message: Original, entry: Relocating, *, is_known: bool) -> None:
+    def resume(self, message: Original, entry: JournalEntry, *, is_known: bool) -> None:
+        assert isinstance(entry, Relocating)
         resume_relocation(self._state, message, entry, is_known=is_known)
 
     def is_back(self, message: Original) -> None:

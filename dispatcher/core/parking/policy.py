@@ -24,6 +24,7 @@ from dispatcher.core.parking.events import (
     ParkingQueueOpened,
     ParkingQueueUnavailable,
 )
+from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.loading import add_queue, load_queues, load_routes, parking_records
 from dispatcher.core.parking.orders import (
     AbandonParkingQueue,
@@ -34,16 +35,13 @@ from dispatcher.core.parking.orders import (
     ParkingQueueNamed,
     QueueUnparked,
 )
-from dispatcher.core.parking.queue import (
-    ParkingQueue,
-    ParkingQueueState,
-)
+from dispatcher.core.parking.parked_entries import ParkedEntries
+from dispatcher.core.parking.queue import ParkingQueue, ParkingQueueState
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, parking_id
 from dispatcher.core.records import Record
-from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import forget_if_empty, group_of, leave_ungrouped, waits_since_ms
 
@@ -88,9 +86,15 @@ class Parking(Feature):
     """Parks and unparks the groups of one lane."""
 
     def __init__(
-        self, state: LaneState, relocations: Relocations, reading: ParkedReading, arrivals: Arrivals
+        self,
+        state: LaneState,
+        entries: ParkedEntries,
+        relocations: Relocations,
+        reading: ParkedReading,
+        arrivals: Arrivals,
     ) -> None:
         self._state = state
+        self._entries = entries
         self._relocations = relocations
         self._reading = reading
         self._file = arrivals.file
@@ -117,19 +121,22 @@ class Parking(Feature):
             ParkingQueueDeleted: self.deleted,
         }
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def load_first(self, snapshot: Snapshot) -> None:
+        """Take over the queues. Recovery has read the journal."""
+        replay = self._entries.replay
+        assert replay is not None
         load_queues(self._state, replay, snapshot.parking_found)
         self._load_resting(snapshot, replay)
 
     def load(self, snapshot: Snapshot) -> None:
         load_routes(self._state)
 
-    def _load_resting(self, snapshot: Snapshot, replay: JournalReplay) -> None:
+    def _load_resting(self, snapshot: Snapshot, replay: ParkingReplay) -> None:
         """When a queue was deleted nobody has written down: a moment ago, for all that is known. If Redis has
         forgotten things, that may be so of any name: hardly of the higher half, since the lowest free number
         is always taken."""
         state, lower = self._state, map(parking_id, range(len(self._names) // 2))
-        for index in replay.parking.forgotten if snapshot.complete else lower:
+        for index in replay.forgotten if snapshot.complete else lower:
             if index not in state.parking:
                 state.parking.rest(index, state.now_ms)
 

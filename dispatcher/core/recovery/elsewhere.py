@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from dispatcher.core.model import Group, Original
-from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.records import JournalEntry
+from dispatcher.core.recovery.journal_replay import JournalReplay
 
 
 class Expecting(Protocol):
@@ -26,8 +26,11 @@ class Expecting(Protocol):
 class Elsewhere(Protocol):
     """Originals in other queues, and on their way there."""
 
+    def listen(self, journal: JournalReplay) -> None:
+        """This journal is about to be read: what it says of other queues is to be read with it."""
+
     def load(self, entries: Iterable[JournalEntry]) -> None:
-        """The journal has these open entries. Called once, before all else."""
+        """The journal was read, and has these open entries. Called once, before all that follows."""
 
     def has_entries_of(self, group_id: bytes | None) -> bool:
         """Whether the journal had open entries of this group elsewhere."""
@@ -38,8 +41,8 @@ class Elsewhere(Protocol):
     def expecting(self, message: Original) -> Expecting | None:
         """The queue that is to deliver this original; None: it is none of these."""
 
-    def resume(self, message: Original, entry: Relocating, *, is_known: bool) -> None:
-        """The journal says that this message was on its way there. `is_known`: and that no other one was."""
+    def resume(self, message: Original, entry: JournalEntry, *, is_known: bool) -> None:
+        """By its entry this message was on its way there. `is_known`: and no other one was."""
 
     def is_back(self, message: Original) -> None:
         """An original has met its entry; perhaps such a queue has delivered it again."""

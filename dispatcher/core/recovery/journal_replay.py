@@ -1,15 +1,18 @@
-"""Reads a journal back: from records in the order of their commits to the state that they leave."""
+"""Reads a journal back: from records in the order of their commits to the state that they leave.
+
+Here are the entries, settles and acks of all queues. Records that say more of other queues than the inbound
+ones are read by who keeps these (`JournalReader`).
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice
+from typing import Protocol
 
 from dispatcher.core.bounds import PROVEN_PER_INBOUND_MAX
-from dispatcher.core.parking.journal_replay import ParkingReplay
-from dispatcher.core.parking.orders import Relocated, Relocating
-from dispatcher.core.queue_ids import QueueId, is_parking
+from dispatcher.core.queue_ids import QueueId, is_known_inbound
 from dispatcher.core.records import (
     NOBODY,
     DeadLetterPending,
@@ -29,12 +32,33 @@ from dispatcher.core.records import (
 Arrival = tuple[int, int]
 
 
+class JournalReader(Protocol):
+    """Reads what a journal says of queues that are none of the inbound ones, record by record."""
+
+    def begin_again(self) -> None:
+        """All that is still true follows."""
+
+    def read(self, record: Record) -> None:
+        """A record that does not concern the entries of every lane."""
+
+    def opened(self, entry: JournalEntry) -> None:
+        """An original that is in such a queue has an entry from here on."""
+
+    def ended(self, entry: JournalEntry) -> None:
+        """An original that had an entry has ended in such a queue."""
+
+
 class JournalReplay:
     """What a journal says. Entries are in the order of their inbound queues' arrivals once `finish` ran."""
 
     def __init__(self) -> None:
+        self.others: JournalReader | None = None
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        if self.others is not None:
+            self.others.begin_again()
         self.entries: dict[tuple[QueueId, Arrival], JournalEntry] = {}
-        self.parking = ParkingReplay()
         #: By inbound queue: settled originals by arrival, in settle order, whose acks may not have arrived …
         self.unproven: dict[QueueId, dict[Arrival, bytes]] = {}
         #: … and those whose acks have; kept in case the broker is killed.
@@ -61,17 +85,15 @@ class JournalReplay:
     def _read_rare(self, record: Record) -> None:
         match record:
             case JournalReset():
-                self.__init__()  # type: ignore[misc]
-            case DeadLetterPending() | Relocating():
-                self._drop((record.inbound, record.arrival))
-                self.entries[record.inbound, record.arrival] = record
-                self.parking.known(record.inbound, record.fingerprint)
+                self._begin_again()
+            case DeadLetterPending():
+                self.open(record)
             case Discharged():
-                entry = self._drop((record.inbound, record.arrival))
+                entry = self.take_out((record.inbound, record.arrival))
                 if entry is not None:
-                    self._over(entry)
+                    self.end(entry)
             case Vanished():
-                self._drop((record.inbound, record.arrival))
+                self.take_out((record.inbound, record.arrival))
                 self.unproven.get(record.inbound, {}).pop(record.arrival, None)
             case NumbersUsed():
                 self._used(record.incarnation, record.highest)
@@ -79,21 +101,22 @@ class JournalReplay:
                 self._ended.add(record.incarnation)
             case SettledEntries():
                 self._read_settled(record)
-            case Relocated():
-                self._moved(record)
             case _:
-                self.parking.read(record)
+                if self.others is not None:
+                    self.others.read(record)
 
-    def _moved(self, record: Relocated) -> None:
-        entry = self._drop((record.inbound, record.arrival))
-        if isinstance(entry, Relocating):
-            self._over(entry)
-            self.parking.moved(entry)
+    def open(self, entry: JournalEntry) -> None:
+        """This is the entry of its original from here on."""
+        self.take_out((entry.inbound, entry.arrival))
+        self.entries[entry.inbound, entry.arrival] = entry
+        if self.others is not None and not is_known_inbound(entry.inbound):
+            self.others.opened(entry)
 
-    def _over(self, entry: JournalEntry) -> None:
+    def end(self, entry: JournalEntry) -> None:
+        """The original of an entry that was taken out is settled."""
         self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
-        if is_parking(entry.inbound):
-            self.parking.left(entry)
+        if self.others is not None and not is_known_inbound(entry.inbound):
+            self.others.ended(entry)
 
     def finish(self) -> list[JournalEntry]:
         """All open entries in arrival order; those of ended incarnations have no consumer (0)."""
@@ -111,7 +134,7 @@ class JournalReplay:
     def _opened(self, entry: OpenEntry) -> None:
         key = (entry.inbound, entry.arrival)
         if key in self.entries:
-            self._drop(key)
+            self.take_out(key)
         self.entries[key] = entry
         incarnation, seq = entry.incarnation, entry.seq
         if incarnation:
@@ -120,8 +143,8 @@ class JournalReplay:
                 self.highest_seq[incarnation] = seq
         if entry.epoch > self.highest_epoch:
             self.highest_epoch = entry.epoch
-        if is_parking(entry.inbound):
-            self.parking.known(entry.inbound, entry.fingerprint)
+        if self.others is not None and not is_known_inbound(entry.inbound):
+            self.others.opened(entry)
 
     def _settled(self, record: SettledRange) -> None:
         incarnation = record.incarnation
@@ -131,8 +154,8 @@ class JournalReplay:
                 inbound, arrival = entry.inbound, entry.arrival
                 self.entries.pop((inbound, arrival), None)
                 self._keep_unproven(inbound, arrival, entry.fingerprint)
-                if is_parking(inbound):
-                    self.parking.left(entry)
+                if self.others is not None and not is_known_inbound(inbound):
+                    self.others.ended(entry)
 
     def _prove(self, record: ProvenAcks) -> None:
         unproven = self.unproven.get(record.inbound, {})
@@ -156,7 +179,8 @@ class JournalReplay:
         else:
             self.highest_seq[incarnation] = max(self.highest_seq.get(incarnation, 0), highest)
 
-    def _drop(self, key: tuple[QueueId, Arrival]) -> JournalEntry | None:
+    def take_out(self, key: tuple[QueueId, Arrival]) -> JournalEntry | None:
+        """The entry of this original, which has none any more."""
         entry = self.entries.pop(key, None)
         if isinstance(entry, OpenEntry):
             self._by_seq.pop((entry.incarnation, entry.seq), None)

@@ -22,11 +22,11 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
-from dispatcher.core.parking.orders import Relocating
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound
 from dispatcher.core.records import (
     DeadLetterPending,
     JournalEntry,
+    OpenEntry,
     ProvenAcks,
     Record,
     SettledEntries,
@@ -69,8 +69,11 @@ class Recovery(Feature):
 
     # -- loading --
 
-    def load_first(self, snapshot: Snapshot, replay: JournalReplay) -> None:
-        self._replay = replay
+    def load_first(self, snapshot: Snapshot) -> None:
+        """Read the journal. Its entries are loaded when the consumers and the other queues are."""
+        self._replay = JournalReplay()
+        self._elsewhere.listen(self._replay)
+        self._replay.read(snapshot.records)
 
     def load(self, snapshot: Snapshot) -> None:
         """Take over the open entries, then the owners. Consumers have been loaded; no other feature loads
@@ -107,7 +110,7 @@ class Recovery(Feature):
             message.become(MessageState.ENDING)
             message.calls = entry.calls
             self._state.ending[message] = entry.reason
-        elif isinstance(entry, Relocating):
+        elif not isinstance(entry, OpenEntry):
             self._elsewhere.resume(message, entry, is_known=self._groups.redis_complete)
         else:
             holder = self._state.by_number.get(entry.incarnation)
