@@ -5,8 +5,9 @@ Capabilities call this: consumers die, messages expire, operators take messages 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dispatcher.core.model import WAITING, Backlog, Group, Original
-from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.state import LaneState
 
 
@@ -27,15 +28,22 @@ def backlog_of(state: LaneState, message: Original) -> Backlog | None:
     return group.backlogs.get(message.inbound)
 
 
-def count_waiting(group: Group, *, parked_too: bool = True) -> int:
-    """How many messages of the group wait here; `parked_too`: also those whose originals are parked."""
-    waiting = (
-        message
-        for backlog in (group.backlogs or {}).values()
-        for message in backlog.messages
-        if message.state is WAITING
-    )
-    return sum(parked_too or not is_parking(message.queue) for message in waiting)
+def waiting_here(group: Group) -> Iterator[Original]:
+    """The messages of the group that wait here, backlog by backlog. Changes nothing."""
+    for backlog in (group.backlogs or {}).values():
+        for message in backlog.messages:
+            if message.state is WAITING:
+                yield message
+
+
+def count_waiting(group: Group) -> int:
+    """How many messages of the group wait here."""
+    return sum(1 for _ in waiting_here(group))
+
+
+def count_waiting_anywhere(state: LaneState, group: Group) -> int:
+    """The same, with those that are parked; of these also the ones in flight."""
+    return sum(not message.is_parked for message in waiting_here(group)) + state.parking.parked(group)
 
 
 def waits_since_ms(group: Group) -> int | None:

@@ -26,7 +26,7 @@ from dispatcher.core.operators.stop import Stop, has_decision, stop_of
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import count_waiting, put_in_front, wait_again, waits_no_more
+from dispatcher.core.waiting import count_waiting_anywhere, put_in_front, wait_again, waits_no_more
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
 from dispatcher.wire.origin import origin_text
@@ -202,7 +202,7 @@ def stopped_rows(state: LaneState, after: str | None) -> list[dict[str, Any]]:
 
 def _behind(state: LaneState, group: Group) -> int:
     """How many messages of a stopped group are behind the one that failed, parked ones among them."""
-    return max(0, count_waiting(group, parked_too=False) + state.parking.parked(group) - 1)
+    return max(0, count_waiting_anywhere(state, group) - 1)
 
 
 def _row(state: LaneState, group: Group, stop: Stop) -> dict[str, Any]:

@@ -44,18 +44,6 @@ def message_row(state: LaneState, message: Original) -> dict[str, Any]:
     return {"parked_in": queue.name if queue is not None else None}
 
 
-def depth(state: LaneState, group: Group) -> int:
-    """Its messages that wait, are in flight or are parked; expired ones may still be counted."""
-    here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
-    return group.in_flight + here + state.parking.parked(group)
-
-
-def oldest_ms(state: LaneState, group: Group, here_ms: int | None) -> int | None:
-    """Since when the oldest waits, here (`here_ms`) or parked; None: none does."""
-    known = (here_ms, state.parking.since_ms(group))
-    return min((since_ms for since_ms in known if since_ms is not None), default=None)
-
-
 def has_parked(state: LaneState, group: Group) -> bool:
     """Whether messages of the group are parked: `groups list --state parked` shows it then."""
     return state.parking.parked(group) > 0

@@ -16,6 +16,7 @@ from dispatcher.core.operators.flags import SHOWN_AS
 from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
+from dispatcher.core.views.group_depth import depth, oldest_ms
 from dispatcher.core.views.group_states import AskedState
 from dispatcher.core.waiting import waits_since_ms
 from dispatcher.errors import CommandRefused
@@ -115,11 +116,11 @@ class GroupListing:
             self._worst = self._ranked[-1][0]
 
     def _by_depth(self, group: Group) -> Key:
-        return -display.depth(self._state, group), group.id
+        return -depth(self._state, group), group.id
 
     def _by_age(self, group: Group) -> Key:
         """Since when the oldest waits, here or parked; groups of which nothing does come last."""
-        since_ms = display.oldest_ms(self._state, group, waits_since_ms(group))
+        since_ms = oldest_ms(self._state, group, waits_since_ms(group))
         return NEVER_MS if since_ms is None else since_ms, group.id
 
     def page(self) -> list[Group]:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from dispatcher.core.bounds import UNACKED_TOLD_MS, WAITS_FOR_ID_MS
 from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import NEVER_FULL, Consumer, Group, MessageState, Original
+from dispatcher.core.model import NEVER_FULL, Consumer, Group, Original
 from dispatcher.core.operators.commands import Commands, argument
 from dispatcher.core.operators.flags import drained_absent, flag_row, flag_status
 from dispatcher.core.operators.stopped_groups import stopped_rows
@@ -18,8 +18,10 @@ from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.blocked_reason import text, undeliverable, verdict
+from dispatcher.core.views.group_depth import depth, oldest_ms
 from dispatcher.core.views.group_listing import GroupListing
 from dispatcher.core.views.hot_group import HotGroupWatch
+from dispatcher.core.waiting import waiting_here
 from dispatcher.core.wording import counted
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group
@@ -146,7 +148,7 @@ class Views:
             "group": format_group(first.key),
             "share": first.share,
             "owner": group.owner.id if group is not None and group.owner is not None else None,
-            "depth": display.depth(state, group) if group is not None else 0,
+            "depth": depth(state, group) if group is not None else 0,
         }
 
     def _why_hot(self, group: Group) -> list[str]:
@@ -240,7 +242,7 @@ class Views:
 
     def _row(self, group: Group, out: list[Original]) -> dict[str, Any]:
         """`out`: its messages in flight."""
-        waiting = self._waiting(group)
+        waiting = list(waiting_here(group))
         hold = self._state.explanation.why(group)
         return {
             "group": format_group(group.id),
@@ -261,13 +263,8 @@ class Views:
     def _oldest_ms(self, group: Group, waiting: list[Original]) -> int | None:
         """For how long the oldest that waits here or is parked has done so."""
         here_ms = min((message.waits_since_ms for message in waiting), default=None)
-        since_ms = display.oldest_ms(self._state, group, here_ms)
+        since_ms = oldest_ms(self._state, group, here_ms)
         return self._state.now_ms - since_ms if since_ms is not None else None
-
-    @staticmethod
-    def _waiting(group: Group) -> list[Original]:
-        backlogs = (group.backlogs or {}).values()
-        return [m for backlog in backlogs for m in backlog.messages if m.state is MessageState.WAITING]
 
     def _find(self, arguments: dict[str, Any]) -> Group:
         text = arguments.get("group")
@@ -286,7 +283,7 @@ class Views:
         what the dispatcher says of them."""
         group = self._find(arguments)
         out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
-        messages = [*out, *self._waiting(group)][:MESSAGES_SHOWN]
+        messages = [*out, *waiting_here(group)][:MESSAGES_SHOWN]
         rows = [self._message_row(m) | (self._peek(m.content) if headers else {}) for m in messages]
         sequences = self._state.find(SequenceNumbers)
         last = sequences.last(group.id) if sequences is not None else None
@@ -319,7 +316,7 @@ class Views:
         """Why a group waits: a code (`reason`) with its facts, and a sentence (`verdict`); its first message,
         which consumer has it and since when, and the messages behind."""
         group = self._find(arguments)
-        waiting = self._waiting(group)
+        waiting = list(waiting_here(group))
         out = sorted(self._out(group), key=lambda m: (m.epoch, m.group_seq))
         hold = self._state.explanation.why(group)
         blocking = None
