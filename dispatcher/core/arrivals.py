@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Original
-from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 
 REASON_UNGROUPED = "ungrouped"
@@ -62,9 +61,8 @@ class Arrivals(Feature):
         else:
             self._state.dead_letter(message, message.refusal or REASON_UNGROUPED)
 
-    def file(self, message: Original, passed: QueueId | None = None) -> None:
-        """It waits: to be moved on along its group's route, or in its backlog. The route's stops up to
-        `passed` are behind it; the queue that it is in, if that is not given."""
+    def file(self, message: Original) -> None:
+        """It waits: to be moved on along its group's route, or in its backlog."""
         state, group_id = self._state, message.group_id
         inbound = state.inbounds[message.inbound]
         inbound.begin_to_wait()
@@ -77,7 +75,7 @@ class Arrivals(Feature):
             if group is None:
                 group = state.group(group_id)
             for goes_on in self._signals.routing:
-                if goes_on(group, message, passed):
+                if goes_on(group, message):
                     return
             backlog = inbound.backlog_of(group)
             if state.insert is None:

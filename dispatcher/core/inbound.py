@@ -110,7 +110,7 @@ class Inbound(FetchedQueue):
             if len(self._spare) < SPARE_BACKLOGS:
                 self._spare.append(backlogs)
 
-    # -- its numbers: nothing else changes them, the deficit apart --
+    # -- its numbers: nothing else changes them, but `drr` the deficit --
 
     def settle(self, message: Original) -> None:
         """An original that is here ended, and its ack is on the way."""
@@ -134,6 +134,10 @@ class Inbound(FetchedQueue):
         self.waiting -= 1
         self.in_flight += 1
         self.dispatched += 1
+
+    def repay(self, cost: int) -> None:
+        """What was dispatched did so out of its turn: the queue does not pay."""
+        self.deficit += cost
 
     def went_out(self) -> None:
         """One is in flight that this leader did not dispatch."""

@@ -253,11 +253,6 @@ class Group:
         """Who gets its next message; None: the consumer with the least to do."""
         return self.owner if self.owner is not None else self.pinned_to
 
-    @property
-    def is_unused(self) -> bool:
-        """Nothing is left of it: once it is free too, it is no group any more."""
-        return self.backlogs is None and not (self.route or self.in_flight or self.flags)
-
     def number(self, message: Original) -> None:
         """The message goes to a consumer, with the next number under the epoch of the present assignment."""
         self.last_seq += 1

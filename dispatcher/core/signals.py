@@ -12,7 +12,6 @@ from typing import Any
 
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, Original
-from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.tables import OwnerRow
 
 MessageListener = Callable[[Original], None]
@@ -40,9 +39,8 @@ class Signals:
     withdrawing: list[Callable[[Original], bool]] = field(default_factory=list)
     #: An original is new. It may still be refused for what it is.
     accepted: list[MessageListener] = field(default_factory=list)
-    #: True: the group's route goes on from here, so the message waits for its relocation. The last
-    #: argument is the queue up to which the route is behind it; None: the queue that it is in.
-    routing: list[Callable[[Group, Original, QueueId | None], bool]] = field(default_factory=list)
+    #: True: the group's route goes on from here, so the message waits for its relocation.
+    routing: list[Callable[[Group, Original], bool]] = field(default_factory=list)
     #: It waits in a backlog of its group, or among the ungrouped messages.
     filed: list[MessageListener] = field(default_factory=list)
     #: A message is about to be dispatched.

@@ -140,7 +140,8 @@ class LaneState(SharedFacts):
 
     def forget_if_unused(self, group: Group) -> None:
         """A free group of which nothing is left is no group. Nor is one that was forgotten before."""
-        if group.state is FREE and group.is_unused and self.groups.get(group.id) is group:
+        is_used = group.backlogs is not None or group.in_flight or group.flags or group.route
+        if group.state is FREE and not is_used and self.groups.get(group.id) is group:
             del self.groups[group.id]
 
     def relist_backlogs(self, group: Group) -> None:

@@ -61,7 +61,8 @@ class Suspects(Feature):
         state.signals.blaming.append(self._blame)
         state.signals.setting_aside.append(self._note)
         state.explanation.facts[HoldKind.SUSPECT] = self._facts
-        state.explanation.sentences |= {HoldKind.SUSPECT: _suspect, HoldKind.KEPT_FREE: _kept_free}
+        state.explanation.sentences[HoldKind.SUSPECT] = self._sentence
+        state.explanation.sentences[HoldKind.KEPT_FREE] = self._sentence_of_others
         # A suspect keeps its place also while its group is on its way between consumers.
         for kind in (HoldKind.SUSPECT, HoldKind.RECOVERING, HoldKind.DRAINING, HoldKind.BATCHED):
             state.on_hold[kind] = lambda _, head: self._note(head)
@@ -132,6 +133,21 @@ class Suspects(Feature):
         kept = [consumer.id for consumer in self._alone if consumer.alone_with is head]
         failed = self._state.stops_failed  # some attempts may have been failures, after which it was released
         return {"attempt": head.attempt, "consumer": kept[0] if kept else None, "failed": failed}
+
+    @staticmethod
+    def _sentence(facts: Facts) -> str:
+        where = f"consumer {facts['consumer']} is" if facts["consumer"] is not None else "a consumer is"
+        if facts["failed"]:
+            became = f"Its first message was handed over {times(facts['attempt'])} in vain"
+        else:
+            had = "it" if facts["attempt"] == 1 else "they"
+            became = f"{counted(facts['attempt'], 'consumer')} died while {had} had its first message"
+        return f"{became}: it goes alone, as soon as {where} free of everything else."
+
+    @staticmethod
+    def _sentence_of_others(facts: Facts) -> str:
+        """Of a group that is its consumer's own, or pinned to it."""
+        return begin(f"{named(facts)} gets nothing else while it tries a message that others died with.")
 
     def before_pass(self) -> None:
         """Suspects go before everything else."""
@@ -229,7 +245,7 @@ class Suspects(Feature):
             backlog.messages.popleft()
             self._delivery.dispatch(inbound, message, consumer, group)
             head_changed(state, backlog)
-        inbound.deficit += message.cost
+        inbound.repay(message.cost)
 
     def _keep_for(self, consumer: Consumer, message: Original) -> None:
         consumer.alone_with = message
@@ -293,17 +309,3 @@ def _named(seqs: list[int], told: Iterable[Begun]) -> Iterator[int]:
             reached = max(reached, ranges.popleft()[1])
         if seq <= reached:
             yield seq
-
-
-def _suspect(facts: Facts) -> str:
-    where = f"consumer {facts['consumer']} is" if facts["consumer"] is not None else "a consumer is"
-    if facts["failed"]:
-        became = f"Its first message was handed over {times(facts['attempt'])} in vain"
-    else:
-        had = "it" if facts["attempt"] == 1 else "they"
-        became = f"{counted(facts['attempt'], 'consumer')} died while {had} had its first message"
-    return f"{became}: it goes alone, as soon as {where} free of everything else."
-
-
-def _kept_free(facts: Facts) -> str:
-    return begin(f"{named(facts)} gets nothing else while it tries a message that others died with.")

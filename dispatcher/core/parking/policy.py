@@ -101,6 +101,7 @@ class Parking(Feature):
         self._names = state.options.parking_queues
         self._reparking = Reparking()
         self._look_aheads = [_LookAhead() for _ in state.inbounds]
+        self._passed: QueueId | None = None  # being unparked: what waits in front of it has passed it
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
         self._retry_at_ms = 0
@@ -146,12 +147,12 @@ class Parking(Feature):
         if group.route or group.demand:
             self._state.parking.refresh_demand(group)
 
-    def _goes_on(self, group: Group, message: Original, passed: QueueId | None) -> bool:
+    def _goes_on(self, group: Group, message: Original) -> bool:
         """Whether its group's route goes on from where it is; then it waits to be moved there."""
         parking = self._state.parking
         if not (group.route or parking.default_route):
             return False
-        target = parking.next_stop(group, message.queue if passed is None else passed)
+        target = parking.next_stop(group, message.queue if self._passed is None else self._passed)
         if target is None:
             return False
         self._relocations.wait(message, target)
@@ -505,11 +506,13 @@ class Parking(Feature):
             group.route = _without(queue.index, group.route)
             state.parking.refresh_demand(group)
         waiting, queue.waiting = queue.waiting, deque()
+        self._passed = queue.index  # what is older than its group's route is here, too
         for message in waiting:
             if message.state is MessageState.WAITING:
                 message.relocation = None
                 state.inbounds[message.inbound].end_to_wait()
-                self._file(message, queue.index)  # what is older than its group's route is here, too
+                self._file(message)
+        self._passed = None
         for group in members:
             state.forget_if_unused(group)
             state.rested(group)
