@@ -9,8 +9,7 @@ from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.features import Parts
 from dispatcher.core.model import MessageState
 from dispatcher.core.ownership import row_of
-from dispatcher.core.queue_ids import UNKNOWN_INBOUND
-from dispatcher.core.records import NOBODY, JournalReset, NumbersUsed, Record, SettledEntries
+from dispatcher.core.records import NOBODY, JournalReset, NumbersUsed, Record
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 
@@ -35,13 +34,7 @@ def checkpoint(state: LaneState, parts: Parts, *, everything: bool) -> Effects:
     entries += [message for message in parts.recovery.open_entries() if message.state is waiting]
     records += [open_entry(message) for message in entries]
     records += [ended_entry(message, reason) for message, reason in state.ending.items()]
-    for inbound in state.inbounds:
-        unproven = list(inbound.settled.unproven)
-        if inbound.recovery is not None:
-            unproven = inbound.recovery.unmatched_settled() + unproven
-        records.append(SettledEntries(inbound.index, True, tuple(inbound.settled.proven)))
-        records.append(SettledEntries(inbound.index, False, tuple(unproven)))
-    records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(parts.recovery.adopted.settled())))
+    records += parts.recovery.settled_records()
     records.append(NumbersUsed(NOBODY, state.epoch_counter))
     records += [NumbersUsed(number, c.next_seq - 1) for number, c in state.by_number.items()]
     state.records_since_checkpoint = 0
@@ -59,5 +52,5 @@ def _add_tables(state: LaneState, parts: Parts, effects: Effects) -> None:
         row = row_of(state, group)
         if row is not None:
             effects.owners[group.id] = row
-    for group_id, owner in parts.groups.owners().items():
+    for group_id, owner in parts.recovery.groups.owners().items():
         effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)

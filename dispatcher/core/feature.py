@@ -96,7 +96,7 @@ def _guarded(counts: Callable[[Any], bool], handlers: list[Handler]) -> Handler:
 
 
 class AbsentOriginals(Protocol):
-    """What becomes of messages in flight whose originals have not come back after a take-over."""
+    """What becomes of messages whose originals have not come back after a take-over."""
 
     def is_lost(self, message: Original) -> bool:
         """Its original will not come back."""
@@ -108,4 +108,7 @@ class AbsentOriginals(Protocol):
         """It goes to the dead queue when it comes."""
 
     def revoked_before_their_return(self, messages: list[Original]) -> None:
-        """They wait for another consumer when they come."""
+        """Their consumer has ended: they wait for another one when they come."""
+
+    def nobody_has(self, message: Original) -> None:
+        """No consumer has it any more: when its original comes, it waits before everything newer."""

@@ -49,8 +49,6 @@ from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.prefetch_window import PrefetchWindows
-from dispatcher.core.recovery.consumer_reports import ConsumerReports
-from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.recovery.stale_entries import StaleEntries
 from dispatcher.core.settlement import Settlement
@@ -62,8 +60,6 @@ class Parts(NamedTuple):
     """A lane's features, and by their names those that every lane has and others build on."""
 
     recovery: Recovery
-    groups: GroupRecovery
-    reports: ConsumerReports
     settlement: Settlement
     membership: Membership
     commands: Commands
@@ -73,13 +69,14 @@ class Parts(NamedTuple):
 def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) -> Parts:
     """The features of this lane; Lane and LaneState get to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
-    groups, entries = GroupRecovery(state, redis_complete=snapshot.complete), ParkedEntries(state)
-    recovery = Recovery(state, groups, entries, broker_restarted=snapshot.broker_restarted)
-    reports = ConsumerReports(state, recovery, groups)
-    settlement, arrivals = Settlement(state, recovery), Arrivals(state)
+    entries = ParkedEntries(state)
+    recovery = Recovery(
+        state, entries, redis_complete=snapshot.complete, broker_restarted=snapshot.broker_restarted
+    )
+    settlement, arrivals = Settlement(state), Arrivals(state)
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
-    membership = Membership(state, reports, recovery)
+    membership = Membership(state, recovery)
     resets, quiescing = OwnerReset(state, snapshot.operator_rows), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
@@ -90,7 +87,7 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
         recovery,
         settlement,
         commands,
-        RefusedPublishes(state, settlement, groups),
+        RefusedPublishes(state, settlement, recovery.groups),
         membership,
         Identities(state) if options.strict_identity else None,
         LostCopies(state) if not options.handover else None,
@@ -111,14 +108,14 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
         AutoRebalance(state, rebalance) if options.rebalance_on_join else None,
         Flags(state, snapshot.operator_rows, commands),
         evictions,
-        Operations(state, commands, Transfers(state, recovery.pending_redeliveries)),
+        Operations(state, commands, Transfers(state)),
         quiescing,
         StartGate(state) if options.start_consumers or options.start_wait_ms else None,
         Dedup(state, dedup, arrivals.accept, redis_complete=snapshot.complete) if dedup is not None else None,
         numbers,
         SequenceHold(state, recovery, numbers, hold_ms) if numbers and hold_ms is not None else None,
         Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,
-        Stops(state, commands, recovery),
+        Stops(state, commands),
         relocations if options.parking_queues else None,
         Parking(state, entries, relocations, parked, arrivals) if options.parking_queues else None,
         Suspects(state, delivery),
@@ -128,4 +125,4 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
     ]
     made = [feature for feature in features if feature is not None]
     state.features |= {type(feature): feature for feature in made}
-    return Parts(recovery, groups, reports, settlement, membership, commands, made)
+    return Parts(recovery, settlement, membership, commands, made)

@@ -108,7 +108,7 @@ class LaneHolds(dict[HoldKind, LaneHold]):
     @property
     def consumers_asked(self) -> bool:
         """Consumers are being asked which messages they have."""
-        return HoldKind.CONSUMERS_ASKED in self
+        return bool(self) and HoldKind.CONSUMERS_ASKED in self
 
     @property
     def is_paused(self) -> bool:

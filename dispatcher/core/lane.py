@@ -104,7 +104,7 @@ class Lane:
 
     def is_complete(self) -> bool:
         """False while consumers may still tell us of things that Redis has forgotten."""
-        return self._complete or (self._begun and not self._parts.reports.open)
+        return self._complete or (self._begun and not self.state.lane_holds.consumers_asked)
 
     def checkpoint_is_due(self) -> bool:
         return self.state.records_since_checkpoint >= RECORDS_PER_CHECKPOINT

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
-from dispatcher.core.feature import AbsentOriginals, Feature, Handler
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.ownership import came_back
 from dispatcher.core.records import Discharged, Record, SettledRange
@@ -21,9 +21,8 @@ CALLS_MAX: Final = 2**31 - 1
 class Settlement(Feature):
     """Ends messages. Seqs that were never sent, or have ended, are counted and ignored (an expected race)."""
 
-    def __init__(self, state: LaneState, absent: AbsentOriginals) -> None:
+    def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._absent = absent
 
     def events(self) -> Mapping[type, Handler]:
         return {
@@ -78,7 +77,7 @@ class Settlement(Feature):
             if message.tag:  # as `is_here` says, without a call: this is asked for each message
                 state.settled(message)
             else:
-                moved += self._absent.settled_before_its_return(message)
+                moved += state.absent.settled_before_its_return(message)
         consumer.credit += len(seqs)
         consumer.refusals = 0
         state.counters["settled"] += len(seqs)
@@ -112,7 +111,7 @@ class Settlement(Feature):
             attempt=message.attempt, calls=message.calls,
         )  # fmt: skip
         failing = self._state.signals.failing
-        is_lost = self._absent.is_lost(message)
+        is_lost = self._state.absent.is_lost(message)
         is_kept = not is_lost and any(keeps(message, failed.reason) for keeps in failing)
         self.leave(consumer, message)
         for settling in self._state.signals.settling:
@@ -123,7 +122,7 @@ class Settlement(Feature):
         elif message.is_here:
             self._state.dead_letter(message, failed.reason)
         else:
-            self._absent.failed_before_its_return(message, failed.reason)
+            self._state.absent.failed_before_its_return(message, failed.reason)
 
     def discharged(self, message: Original) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-from dispatcher.core.feature import Feature
+from dispatcher.core.feature import AbsentOriginals, Feature
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane_log import LaneLog
 from dispatcher.core.model import Backlog, Consumer, Group, Original
@@ -20,6 +20,7 @@ class SharedFacts(LaneLog):
     """The part of a lane's memory that is of no use to the spine."""
 
     inbounds: list[Inbound]
+    absent: AbsentOriginals  # recovery: it knows the originals that are still to come back
 
     def __init__(self, now_ms: int) -> None:
         self.counters: Counter[str] = Counter()

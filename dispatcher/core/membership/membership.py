@@ -13,7 +13,7 @@ from typing import Final
 from dispatcher.core.consumer_life import PRESENT, REACHABLE, ConsumerState
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import PingRouted, PublishersBlocked, QueueNacked, QueueReturned
-from dispatcher.core.feature import AbsentOriginals, Feature, Handler
+from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
 from dispatcher.core.membership.liveness import Liveness
@@ -23,6 +23,7 @@ from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.wire.bundle import BundleLimits
@@ -49,11 +50,11 @@ EPOCH_MIXER: Final = 2_654_435_761
 class Membership(Feature):
     """The lane's consumers, from join to end, and what happens to their messages."""
 
-    def __init__(self, state: LaneState, reports: ConsumerReports, absent: AbsentOriginals) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
-        self._reports = reports
-        self._revocation = Revocation(state, absent)
-        self.liveness = Liveness(state, reports)
+        self._reports = ConsumerReports(state, recovery)
+        self._revocation = Revocation(state)
+        self.liveness = Liveness(state, self._reports)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first
         self._strangers: dict[str, None] = {}  # unknown uuids heard of once
         self._last_number = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
-from dispatcher.core.feature import AbsentOriginals
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
@@ -16,9 +15,8 @@ from dispatcher.core.waiting import put_back, wait_again
 class Revocation:
     """Returns what a consumer holds to where it came from, in order."""
 
-    def __init__(self, state: LaneState, absent: AbsentOriginals) -> None:
+    def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._absent = absent
 
     def revoke(self, consumer: Consumer) -> None:
         """End an incarnation: its word counts no more, its messages and groups go to others."""
@@ -100,14 +98,14 @@ class Revocation:
             messages.sort(key=lambda message: message.tag)
             state.inbounds[index].ungrouped.messages.extendleft(reversed(messages))
             state.inbounds[index].enlist(state.inbounds[index].ungrouped)
-        self._absent.revoked_before_their_return(not_back)
+        state.absent.revoked_before_their_return(not_back)
         return touched
 
     def _bury(self, killer: Original, why: str) -> None:
         if killer.is_here:
             self._state.dead_letter(killer, why)
         else:
-            self._absent.failed_before_its_return(killer, why)
+            self._state.absent.failed_before_its_return(killer, why)
 
 
 def vacate(state: LaneState, consumer: Consumer) -> None:

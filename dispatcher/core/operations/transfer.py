@@ -18,9 +18,7 @@ from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.operators.flags import set_transferring
 from dispatcher.core.operators.stopped_groups import ended_by_others
-from dispatcher.core.queue_ids import is_known_inbound
 from dispatcher.core.records import Discharged
-from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import backlog_of, forget_if_empty, put_in_front, wait_again
 
@@ -33,9 +31,8 @@ TRANSFERS_UNCONFIRMED_BYTES_MAX: Final = 2 * 1024 * 1024
 class Transfers:
     """Sends the scopes of operations to their targets."""
 
-    def __init__(self, state: LaneState, pending: PendingRedeliveries) -> None:
+    def __init__(self, state: LaneState) -> None:
         self._state = state
-        self._pending = pending
         self._gone: Callable[[Operation, Original], None] = self._settled  # see DeliveryPass
 
     # -- life --
@@ -54,8 +51,7 @@ class Transfers:
         message.become(MessageState.WAITING)
         del self._state.ending[message]
         self._state.effects.records.append(open_entry(message))
-        if is_known_inbound(message.queue):
-            self._pending.add(message)
+        self._state.absent.nobody_has(message)
 
     def hold(self, operation: Operation) -> None:
         """Hand over none of its group's messages until the operation has ended."""

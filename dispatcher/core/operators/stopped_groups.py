@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.feature import AbsentOriginals, Feature
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
 from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
@@ -40,9 +40,8 @@ _DONE: Final = {"release": "group_released", "skip": "group_skipped", "drop": "g
 class Stops(Feature):
     """What operators decide about groups that have stopped."""
 
-    def __init__(self, state: LaneState, commands: Commands, absent: AbsentOriginals) -> None:
+    def __init__(self, state: LaneState, commands: Commands) -> None:
         self._state = state
-        self._absent = absent
         self.pending = (state.awaiting_decision,)
         if state.stops_failed:
             state.signals.failing.append(self._stops_at)
@@ -91,7 +90,7 @@ class Stops(Feature):
             put_in_front(self._state, message, message.group)
         else:
             message.become(MessageState.WAITING)
-            self._absent.revoked_before_their_return([message])
+            self._state.absent.revoked_before_their_return([message])
         self._state.effects.records.append(open_entry(message))
 
     def _decide(self, decision: str, arguments: Arguments) -> dict[str, Any]:

@@ -249,6 +249,5 @@ class ParkedReading(Feature):
         message.tag, message.content = 0, None
         if message in state.revoked:  # the journal has an entry of it, which it will meet again
             state.revoked.discard(message)
-            queue.expect(message)
-            self._recovery.awaited.add(message)
+            self._recovery.expect(message)
             self._given_back.add(message)

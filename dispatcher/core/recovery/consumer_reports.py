@@ -15,7 +15,6 @@ from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.notices import send_notice
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.recovery.copies import Copies
-from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import remove_waiting
@@ -27,31 +26,37 @@ HEARTBEATS_TO_WAIT = 2
 
 
 class ConsumerReports:
-    """Takes over what consumers report; `open` while Redis is not trusted to know everything."""
+    """Takes over what consumers report."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, groups: GroupRecovery) -> None:
+    def __init__(self, state: LaneState, recovery: Recovery) -> None:
         self._state = state
         self._recovery = recovery
-        self._groups = groups
+        self._groups = recovery.groups
         self._by_fingerprint: dict[bytes, list[Original]] = {}
         self._asked: set[str] = set()  # consumer queues that got a `dispatch.rejoin`
-        self.open = False
         state.explanation.sentences[HoldKind.CONSUMERS_ASKED] = _sentence
+
+    @property
+    def open(self) -> bool:
+        """Consumers are being asked: Redis is not trusted to know everything."""
+        return self._state.lane_holds.consumers_asked
 
     def begin(self) -> None:
         """Dispatch nothing until the consumers have had time to answer."""
-        self.open = True
         self._state.signals.delivered.append(self.saw)
-        self.wait()
+        self._wait()
         for message in self._recovery.open_entries():
             self.saw(message)
 
     def wait(self) -> None:
         """Their time begins now: no consumer could be heard before."""
         if self.open:
-            until_ms = self._state.now_ms + HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
-            until_ms = max(until_ms, self._state.lane_holds.until_ms(HoldKind.CONSUMERS_ASKED))
-            self._state.lane_holds.put(HoldKind.CONSUMERS_ASKED, until_ms=until_ms)
+            self._wait()
+
+    def _wait(self) -> None:
+        holds, kind = self._state.lane_holds, HoldKind.CONSUMERS_ASKED
+        until_ms = self._state.now_ms + HEARTBEATS_TO_WAIT * self._state.options.heartbeat_ms
+        holds.put(kind, until_ms=max(until_ms, holds.until_ms(kind)))
 
     def ask(self, consumer: Consumer) -> None:
         """Have it join again, once for each of its queues: a join that we read may be older than the messages
@@ -62,8 +67,7 @@ class ConsumerReports:
 
     def saw(self, message: Original) -> None:
         """An open entry, or an original that came: a consumer may report it."""
-        if self.open:
-            self._by_fingerprint.setdefault(message.fingerprint, []).append(message)
+        self._by_fingerprint.setdefault(message.fingerprint, []).append(message)
 
     def heard_of(self, seq: int) -> None:
         """A consumer has seen this number. Raises NumbersBehind if those that we would give are lower.
@@ -83,7 +87,6 @@ class ConsumerReports:
         state, holds = self._state, self._state.lane_holds
         if not self.open or holds.publishers_blocked or state.now_ms < holds.suspended_until_ms:
             return False
-        self.open = False
         state.signals.delivered.remove(self.saw)
         state.lane_holds.lift(HoldKind.CONSUMERS_ASKED)
         self._by_fingerprint.clear()

@@ -47,17 +47,18 @@ class Recovery(Feature):
     """Matches redeliveries with open entries and settled originals."""
 
     def __init__(
-        self, state: LaneState, groups: GroupRecovery, elsewhere: Elsewhere, *, broker_restarted: bool
+        self, state: LaneState, elsewhere: Elsewhere, *, redis_complete: bool, broker_restarted: bool
     ) -> None:
         self._state = state
-        self._groups = groups
         self._elsewhere = elsewhere
         self._broker_restarted = broker_restarted
         self._replay: JournalReplay | None = None  # until it is loaded
+        self.groups = self._groups = GroupRecovery(state, redis_complete=redis_complete)
         self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
         self.adopted = AdoptedMessages(state)
         self.lost_originals = LostOriginals(state)
         self.pending_redeliveries = PendingRedeliveries(state.key_of)
+        state.absent = self
         state.signals.claiming.append(self.claims)
 
     def events(self) -> Mapping[type, Handler]:
@@ -118,8 +119,8 @@ class Recovery(Feature):
             message.first = entry.first
             if holder is not None:
                 self.put_in_flight(message, holder)
-            elif is_known_inbound(entry.inbound):
-                self.pending_redeliveries.add(message)
+            else:
+                self.nobody_has(message)
             if holder is not None or self._elsewhere.has_entries_of(entry.group):
                 self._groups.wait_for(message)
         self.expect(message)
@@ -151,6 +152,18 @@ class Recovery(Feature):
     def open_entries(self) -> list[Original]:
         """Every open entry whose original has not come back."""
         return list(self.awaited)
+
+    def settled_records(self) -> list[Record]:
+        """Of originals that are settled and may come back all the same, for a checkpoint."""
+        records: list[Record] = []
+        for inbound in self._state.inbounds:
+            unproven = list(inbound.settled.unproven)
+            if inbound.recovery is not None:
+                unproven = inbound.recovery.unmatched_settled() + unproven
+            records.append(SettledEntries(inbound.index, True, tuple(inbound.settled.proven)))
+            records.append(SettledEntries(inbound.index, False, tuple(unproven)))
+        records.append(SettledEntries(UNKNOWN_INBOUND, False, tuple(self.adopted.settled())))
+        return records
 
     # -- originals coming back --
 
@@ -312,12 +325,17 @@ class Recovery(Feature):
             if message not in self.awaited:
                 self.lost_originals.forget(message)
                 continue
-            if is_known_inbound(message.queue):
-                self.pending_redeliveries.add(message)
+            self.nobody_has(message)
             if message.group is not None and not self._comes_in_order(message, message.group):
                 continue
             self._groups.resolved(message)
             message.group = None
+
+    def nobody_has(self, message: Original) -> None:
+        """No consumer has it. From an inbound queue its original comes before everything newer of its group;
+        those that are elsewhere are put in order there."""
+        if is_known_inbound(message.queue):
+            self.pending_redeliveries.add(message)
 
     def _comes_in_order(self, message: Original, group: Group) -> bool:
         """Everything of the group comes out of one queue."""

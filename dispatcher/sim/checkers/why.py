@@ -123,7 +123,7 @@ class WhyChecker(Checker):
             HoldKind.PUBLISHERS_BLOCKED: self._is_blocked,
             HoldKind.LANE_PAUSED: LANE in self._flags,
             HoldKind.READING_BACK: bool(state.reclaiming),
-            HoldKind.CONSUMERS_ASKED: lane._parts.reports.open,
+            HoldKind.CONSUMERS_ASKED: lane._parts.membership._reports.open,
             HoldKind.QUIESCING: is_busy or state.reset_until is not None,
             HoldKind.NOT_BEGUN: not here or not wanted or here < wanted,
         }

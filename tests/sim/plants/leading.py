@@ -129,7 +129,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     state.epoch_counter = max(known, default=1 << 20)
     for consumer in state.by_uuid.values():
         consumer.next_seq = max(consumer.in_flight, default=1 << 20) + 1
-    lane._parts.reports.heard_of = lambda seq: None
+    lane._parts.membership._reports.heard_of = lambda seq: None
 
 
 @planted("fence", seed=37)
@@ -239,7 +239,7 @@ def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> N
 @planted("liveness", "order", "overlap", seed=545)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
     """A new leader goes on with a group before its originals are back."""
-    groups = lane._parts.groups
+    groups = lane._parts.recovery.groups
     for group in list(lane.state.groups.values()):
         if group.unresolved:
             group.unresolved = 0
@@ -249,7 +249,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
 @planted("duplicates", seed=7)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     """A copy that may not have arrived is sent again with a new seq."""
-    groups = lane._parts.groups
+    groups = lane._parts.recovery.groups
 
     def renumbered(message: Any) -> None:
         consumer = message.consumer
