@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.core.holds import HoldKind, LaneHolds
+from dispatcher.core.holds import FLAG_HOLDS, HoldKind, LaneHolds
 from dispatcher.core.model import FREE, OWNED, Group, GroupState, Original
 
-GroupCheck = Callable[[Group], HoldKind | None]
+GroupCheck = Callable[[Group], bool]
 HeadCheck = Callable[[Original], HoldKind | None]
 
 _OF_GROUP_STATE: Final = {
@@ -34,7 +34,7 @@ class Eligibility:
     def __init__(self, *, one_at_a_time: bool) -> None:
         self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
         self.lane_holds = LaneHolds()
-        self.flag_checks: list[GroupCheck] = []  # asked of groups with flags
+        self.flag_checks: dict[HoldKind, GroupCheck] = {}  # asked of groups with flags
         self.new_checks: list[HeadCheck] = []  # asked of messages that were never handed over
         self.retry_checks: list[HeadCheck] = []  # asked of messages that were
 
@@ -68,7 +68,8 @@ class Eligibility:
 
     def flag_held_by(self, group: Group) -> HoldKind | None:
         """What operators have said that keeps the group back, and messages of it that will come."""
-        return next((kind for check in self.flag_checks if (kind := check(group)) is not None), None)
+        checks = self.flag_checks
+        return next((kind for kind in FLAG_HOLDS if kind in checks and checks[kind](group)), None)
 
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.eligibility import Eligibility
-from dispatcher.core.holds import Facts, Hold, HoldKind
+from dispatcher.core.holds import FLAG_HOLDS, Facts, Hold, HoldKind
 from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
 from dispatcher.core.placement import Pool
 from dispatcher.wire.group_text import format_group
@@ -59,12 +59,18 @@ class Explanation:
         self.details: list[Callable[[Group, list[Original]], list[str]]] = []
         #: For the causes that capabilities add: what operators read, made of the facts.
         self.sentences: dict[HoldKind, Callable[[Facts], str]] = {}
+        #: What capabilities say of a group with flags, whichever of these holds it.
+        self.flag_facts: list[Callable[[Group], Facts]] = []
         self.facts: dict[HoldKind, Callable[[Group, Original | None], Facts]] = {
             HoldKind.ONE_AT_A_TIME: _out,
             HoldKind.DRAINING: _out,
             HoldKind.BATCHED: _out,
             HoldKind.WINDOW_FULL: lambda group, head: {**_out(group, head), "window": group.window},
+            **dict.fromkeys(FLAG_HOLDS, self._of_flags),
         }
+
+    def _of_flags(self, group: Group, _: Original | None) -> Facts:
+        return {name: fact for collect in self.flag_facts for name, fact in collect(group).items()}
 
     def lane_hold(self) -> Hold | None:
         """What holds the whole lane now."""

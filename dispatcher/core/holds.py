@@ -55,6 +55,12 @@ class HoldKind(StrEnum):
     PARKING_UNAVAILABLE = "parking_unavailable"
 
 
+#: How what operators have set or ordered holds a group, or what they have to decide. The first is the answer.
+FLAG_HOLDS: Final = (
+    HoldKind.TRANSFERRING, HoldKind.STOPPED, HoldKind.PAUSED, HoldKind.PIN_ABSENT, HoldKind.DECIDED
+)  # fmt: skip
+
+
 class Hold(NamedTuple):
     """Why something does not go now. The facts are collected when they are asked for."""
 

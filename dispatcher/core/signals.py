@@ -65,6 +65,8 @@ class Signals:
     lost: list[MessageListener] = field(default_factory=list)
     #: True: the group's waiting messages go soon, although they don't go now.
     goes_soon: list[Callable[[Group], bool]] = field(default_factory=list)
+    #: True: waiting messages of the group may be about to go somewhere: an operator has said so.
+    busy: list[Callable[[Group], bool]] = field(default_factory=list)
     #: True: messages of the group are out, and none was settled for longer than usual.
     stands_still: list[Callable[[Group], bool]] = field(default_factory=list)
     #: An operator resumes the group. True: it waited for something, and does so no more.

@@ -145,7 +145,7 @@ def _check_nothing_eligible(state: LaneState) -> None:
         assert not count_waiting(group) or state.explanation.why(group), (
             f"{group} waits, and nothing holds it"
         )
-        if not count_waiting(group) or _is_suspect(state, group) or awaits_operator(group):
+        if not count_waiting(group) or _is_suspect(state, group) or awaits_operator(state, group):
             continue
         if group.state is GroupState.FREE and group.taker is not None:
             taker = group.taker

@@ -42,7 +42,7 @@ from dispatcher.core.operations.orders import CloseTarget, OpenTarget
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import begin_operation, end_operation, set_transferring
+from dispatcher.core.operators.flags import begin_operation, end_operation, operation_on
 from dispatcher.core.operators.rebalance import check_settled, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.orders import PublishBarrier
@@ -75,6 +75,7 @@ class Operations(Feature):
         self._open: dict[str, Operation] = {}
         self.pending = (self._open,)
         state.signals.marked.append(self.marked)
+        state.explanation.flag_facts.append(lambda group: {"operation": operation_on(group)})
         state.explanation.sentences[HoldKind.TRANSFERRING] = _sentence
         where = {PURGE: (), MOVE: ("to",), REROUTE: ("exchange", "key")}
         for kind, names in where.items():
@@ -355,7 +356,8 @@ class Operations(Feature):
         elif operation.is_scoped or operation.left == 0:
             self._succeed(operation, operation.gone)
         else:  # that was what the former leader had on the way
-            set_transferring(self._state, operation.group, transferring=False)
+            self._transfers.let_go(operation)
+            self._state.relist_backlogs(operation.group)
             self._raise_barrier(operation)
 
     # -- the end --
@@ -376,6 +378,7 @@ class Operations(Feature):
         state.effects.operator_rows[operation.key] = None
         if operation.target is not None:
             state.effects.actions.append(CloseTarget(operation.uuid))
+        self._transfers.let_go(operation)
         end_operation(state, operation.group)
 
 

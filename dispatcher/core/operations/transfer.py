@@ -12,11 +12,11 @@ from itertools import takewhile
 from typing import Final
 
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.model import MessageState, Original
+from dispatcher.core.holds import HoldKind
+from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operations.events import TransferConfirmed, TransferRefused
 from dispatcher.core.operations.operation import Operation, Sent
 from dispatcher.core.operations.orders import SendTransfer
-from dispatcher.core.operators.flags import set_transferring
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
@@ -33,6 +33,9 @@ class Transfers:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
+        self._held: set[Group] = set()  # groups whose operation sends them away: nothing else of them moves
+        state.eligibility.flag_checks[HoldKind.TRANSFERRING] = self._holds
+        state.signals.busy.append(self._holds)
         self._gone: Callable[[Operation, Original], None] = self._settled  # see DeliveryPass
 
     # -- life --
@@ -54,8 +57,16 @@ class Transfers:
         self._state.absent.nobody_has(message)
 
     def hold(self, operation: Operation) -> None:
-        """Hand over none of its group's messages until the operation has ended."""
-        set_transferring(self._state, operation.group, transferring=True)
+        """Hand over none of its group's messages until the operation has ended, or lets them go."""
+        self._held.add(operation.group)
+        self._state.relist_backlogs(operation.group)
+
+    def let_go(self, operation: Operation) -> None:
+        """They are handed over as always: its caller lists them anew."""
+        self._held.discard(operation.group)
+
+    def _holds(self, group: Group) -> bool:
+        return group in self._held
 
     # -- orders --
 

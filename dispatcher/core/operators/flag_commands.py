@@ -11,28 +11,28 @@ from typing import Any, Final
 
 from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.feature import Feature
-from dispatcher.core.holds import HoldKind
+from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.membership.revocation import vacate
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.operators.flags import (
-    FLAG_HOLDS,
     GROUP,
     SENTENCES,
     add_flag_rows,
-    facts_of,
-    held_by,
+    flag_facts,
     is_paused,
     load_flags,
     pause_row,
     point_pins,
     set_paused,
     set_pin,
+    waits_for_pin,
 )
 from dispatcher.core.operators.rebalance import NoSuchGroup, known, not_settled
 from dispatcher.core.ownership import drain, is_in_transition, nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
+from dispatcher.core.wording import since
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group
 
@@ -46,9 +46,9 @@ class Flags(Feature):
 
     def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
         self._state = state
-        state.eligibility.flag_checks.append(held_by)
-        state.explanation.facts |= dict.fromkeys(FLAG_HOLDS, facts_of)
-        state.explanation.sentences |= SENTENCES
+        state.eligibility.flag_checks |= {HoldKind.PAUSED: is_paused, HoldKind.PIN_ABSENT: waits_for_pin}
+        state.explanation.flag_facts.append(flag_facts)
+        state.explanation.sentences |= SENTENCES | {HoldKind.LANE_PAUSED: _lane_paused}
         commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all", "new")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")
         commands.add("groups.pin", self._pin, "group", "consumer", "undo", reassigns=True)
@@ -56,7 +56,7 @@ class Flags(Feature):
         state.signals.consumer_entered.append(self._entered)
         state.signals.consumer_ended.append(lambda consumer: point_pins(state, consumer.id, None))
         if (row := rows.get(LANE, {})).get("paused"):
-            state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": row.get("paused_at_ms")})
+            self._hold_lane(row.get("paused_at_ms"))
         self._loaded = {key: row for key, row in rows.items() if key.startswith(GROUP)}
         for key in rows:
             if key.startswith(CONSUMER):
@@ -123,14 +123,16 @@ class Flags(Feature):
         in_flight = sum(len(consumer.in_flight) for consumer in state.by_uuid.values())
         changed = state.lane_holds.is_paused is not paused
         if changed:
-            row = pause_row(state.now_ms) if paused else None
-            if row is not None:
-                state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": row["paused_at_ms"]})
+            if paused:
+                self._hold_lane(state.now_ms)
             else:
                 state.lane_holds.lift(HoldKind.LANE_PAUSED)
-            state.effects.operator_rows[LANE] = row
+            state.effects.operator_rows[LANE] = pause_row(state.now_ms) if paused else None
             state.log_event("lane_paused" if paused else "lane_resumed", in_flight=in_flight)
         return {"group": None, "paused": paused, "changed": changed, "in_flight": in_flight}
+
+    def _hold_lane(self, paused_at_ms: int | None) -> None:
+        self._state.lane_holds.put(HoldKind.LANE_PAUSED, lambda: {"paused_at_ms": paused_at_ms})
 
     # -- pins --
 
@@ -236,3 +238,8 @@ class Flags(Feature):
         if not state.policy.grouped:
             raise CommandRefused(f"a {state.policy.name} lane has no groups")
         return known(state, group_argument(arguments))
+
+
+def _lane_paused(facts: Facts) -> str:
+    at = since(facts.get("paused_at_ms"))
+    return f"The lane is paused by an operator{at}, until `dispatcher groups resume --all`."

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from dispatcher.core.effects import Effects
 from dispatcher.core.holds import Facts, HoldKind
-from dispatcher.core.model import Consumer, Group, GroupState, Original
-from dispatcher.core.operators.stop import Stop, has_decision, stop_of, stop_sentence
+from dispatcher.core.model import Consumer, Group, GroupState
+from dispatcher.core.operators.stop import Stop, stop_of
 from dispatcher.core.state import LaneState
 from dispatcher.core.wording import since
 
@@ -20,16 +20,10 @@ from dispatcher.core.wording import since
 GROUP: Final = b"group:"
 
 
-#: How groups with flags are held.
-FLAG_HOLDS: Final = (
-    HoldKind.TRANSFERRING, HoldKind.STOPPED, HoldKind.PAUSED, HoldKind.PIN_ABSENT, HoldKind.DECIDED
-)  # fmt: skip
-
-
 class GroupFlags:
     """What operators have set for a group, or have to decide; falsy when that is nothing."""
 
-    __slots__ = ("transferring", "operation", "paused", "paused_at_ms", "pin", "stop")
+    __slots__ = ("operation", "paused", "paused_at_ms", "pin", "stop")
 
     def __init__(
         self, *, paused: bool = False, paused_at_ms: int | None = None, pin: str | None = None,
@@ -40,7 +34,6 @@ class GroupFlags:
         self.pin = pin  # the consumer that alone gets it
         self.stop = stop  # nothing more of it is handed over until an operator decides
         self.operation: str | None = None  # uuid of the operation that is open on it (its row is that's)
-        self.transferring = False  # that operation sends it away, and nothing else of it moves
 
     def __bool__(self) -> bool:
         said = self.paused or self.pin is not None or self.stop is not None
@@ -94,29 +87,18 @@ def operation_on(group: Group) -> str | None:
     return flags.operation if flags is not None else None
 
 
-def held_by(group: Group) -> HoldKind | None:
-    """What keeps a group with flags from being served in its turn."""
+def waits_for_pin(group: Group) -> bool:
+    """It is pinned to a consumer that is not there, or that gets nothing, and no other one has it still."""
+    lacks_consumer = group.pinned_to is None or group.pinned_to.drained
+    return group.owner is None and group.pin is not None and lacks_consumer
+
+
+def flag_facts(group: Group) -> Facts:
+    """What more is to be said of its pause and its pin, whatever holds it."""
     flags = flags_of(group)
-    if flags is None:
-        return None
-    if flags.transferring:
-        return HoldKind.TRANSFERRING
-    if flags.stop is not None and flags.stop.decision is None:
-        return HoldKind.STOPPED
-    if flags.paused:
-        return HoldKind.PAUSED
-    if group.owner is None and lacks_consumer(group):
-        return HoldKind.PIN_ABSENT
-    return HoldKind.DECIDED if flags.stop is not None else None
-
-
-def facts_of(group: Group, _: Original | None) -> Facts:
-    """What more is to be said of such a group, whatever holds it."""
-    flags, stop = flags_of(group), stop_of(group)
     return {
         "paused_at_ms": flags.paused_at_ms if flags is not None and flags.paused else None,
-        "operation": operation_on(group), "pin": group.pin, "is_there": group.pinned_to is not None,
-        **(stop.facts() if stop is not None else {}),
+        "pin": group.pin, "is_there": group.pinned_to is not None,
     }  # fmt: skip
 
 
@@ -128,45 +110,21 @@ def _pin_absent(facts: Facts) -> str:
     return f"Pinned to {facts['pin']}, which is {'drained' if facts['is_there'] else 'not there'}."
 
 
-def _lane_paused(facts: Facts) -> str:
-    at = since(facts.get("paused_at_ms"))
-    return f"The lane is paused by an operator{at}, until `dispatcher groups resume --all`."
-
-
 #: What operators read of them.
 SENTENCES: Final[dict[HoldKind, Callable[[Facts], str]]] = {
-    HoldKind.STOPPED: stop_sentence,
-    HoldKind.DECIDED: stop_sentence,
     HoldKind.PAUSED: _paused,
     HoldKind.PIN_ABSENT: _pin_absent,
-    HoldKind.LANE_PAUSED: _lane_paused,
 }
 
 
-def lacks_consumer(group: Group) -> bool:
-    """It is pinned to a consumer that is not there, or that gets nothing."""
-    return group.pin is not None and (group.pinned_to is None or group.pinned_to.drained)
-
-
-def is_transferring(group: Group) -> bool:
-    """An operation sends its messages to a target."""
-    flags = flags_of(group)
-    return flags is not None and flags.transferring
-
-
-def awaits_operator(group: Group) -> bool:
+def awaits_operator(state: LaneState, group: Group) -> bool:
     """Nothing of it goes before an operator acts, or its consumer comes: its messages need not be here."""
-    return held_by(group) not in (None, HoldKind.DECIDED)
+    return state.eligibility.flag_held_by(group) not in (None, HoldKind.DECIDED)
 
 
 def is_movable(group: Group) -> bool:
     """It may change its owner with all others: it has one, nothing is under way, and it is not pinned."""
     return group.state is GroupState.OWNED and group.pin is None
-
-
-def is_busy(group: Group) -> bool:
-    """Its waiting messages may be about to go somewhere."""
-    return group.state is GroupState.RECOVERING or is_transferring(group) or has_decision(group)
 
 
 # -- what operators see of them: plain values --
@@ -277,19 +235,11 @@ def begin_operation(state: LaneState, group: Group, uuid: str) -> None:
     state.groups_with_flags.add(group)
 
 
-def set_transferring(state: LaneState, group: Group, *, transferring: bool) -> None:
-    """The operation that is open on it sends it away, so nothing of it is handed over; or no longer."""
-    flags = flags_of(group)
-    if flags is not None:
-        flags.transferring = transferring
-        state.relist_backlogs(group)
-
-
 def end_operation(state: LaneState, group: Group) -> None:
     """No operation is open on the group any more: it is free for others."""
     flags = flags_of(group)
     if flags is not None:
-        flags.operation, flags.transferring = None, False
+        flags.operation = None
         if not flags:
             group.flags = None
             state.groups_with_flags.discard(group)

@@ -107,7 +107,8 @@ class Rebalance(Feature):
         if not self._state.policy.grouped:
             raise CommandRefused(f"a {self._state.policy.name} lane has no groups: there is nothing to close")
         group = known(self._state, group_id)
-        if group.state is GroupState.RECOVERING or group.target is not None or operation_on(group):
+        check_free(group)
+        if group.state is GroupState.RECOVERING or group.target is not None:
             raise not_settled(group)
         owner = group.owner.id if group.owner is not None else None
         waits_for = group.in_flight
@@ -226,9 +227,16 @@ def known(state: LaneState, group_id: bytes) -> Group:
     return group
 
 
+def check_free(group: Group) -> None:
+    """Raises CommandRefused while an operation on the group is open."""
+    if operation_on(group) is not None:
+        raise not_settled(group)
+
+
 def check_settled(group: Group) -> None:
     """Raises CommandRefused while the group changes its owner, or an operation on it is open."""
-    if is_in_transition(group) or operation_on(group) is not None:
+    check_free(group)
+    if is_in_transition(group):
         raise not_settled(group)
 
 

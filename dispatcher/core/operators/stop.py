@@ -33,13 +33,6 @@ class Stop:
         row["verdict"] = row.pop("decision")
         return row
 
-    def facts(self) -> Facts:
-        """What `groups why` tells of it."""
-        return {
-            "failure": self.reason, "attempt": self.attempt, "calls": self.calls, "consumer": self.consumer,
-            "decision": self.decision,
-        }  # fmt: skip
-
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Stop:
         """The opposite of `row`."""
@@ -55,10 +48,27 @@ def stop_of(group: Group) -> Stop | None:
     return stop
 
 
+def is_undecided(group: Group) -> bool:
+    """It has stopped, and operators have not decided what becomes of the message."""
+    stop = stop_of(group)
+    return stop is not None and stop.decision is None
+
+
 def has_decision(group: Group) -> bool:
     """It has stopped, and what operators decided is to be done when the message is here."""
     stop = stop_of(group)
     return stop is not None and stop.decision is not None
+
+
+def stop_facts(group: Group) -> Facts:
+    """What `groups why` tells of it; nothing of a group that has not stopped."""
+    stop = stop_of(group)
+    if stop is None:
+        return {}
+    return {
+        "failure": stop.reason, "attempt": stop.attempt, "calls": stop.calls, "consumer": stop.consumer,
+        "decision": stop.decision,
+    }  # fmt: skip
 
 
 def stop_sentence(facts: Facts) -> str:

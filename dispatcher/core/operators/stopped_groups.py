@@ -18,11 +18,19 @@ from typing import Any, Final
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import FLAG_HOLDS, HoldKind
 from dispatcher.core.model import Group, MessageState, Original
 from dispatcher.core.operators.commands import Arguments, Commands, group_argument
-from dispatcher.core.operators.flags import FLAG_HOLDS, operation_on, set_stop
-from dispatcher.core.operators.rebalance import known, not_settled
-from dispatcher.core.operators.stop import Stop, has_decision, stop_of
+from dispatcher.core.operators.flags import set_stop
+from dispatcher.core.operators.rebalance import check_free, known
+from dispatcher.core.operators.stop import (
+    Stop,
+    has_decision,
+    is_undecided,
+    stop_facts,
+    stop_of,
+    stop_sentence,
+)
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
@@ -48,6 +56,11 @@ class Stops(Feature):
             state.signals.kept.append(self._wait_in_front)
             state.signals.dispatched.append(self._one_is_out)
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
+        state.eligibility.flag_checks |= {HoldKind.STOPPED: is_undecided, HoldKind.DECIDED: has_decision}
+        state.signals.busy.append(has_decision)
+        state.explanation.flag_facts.append(stop_facts)
+        for kind in (HoldKind.STOPPED, HoldKind.DECIDED):
+            state.explanation.sentences[kind] = stop_sentence
         for decision in _DONE:
             commands.add(f"dead.{decision}", partial(self._decide, decision), "group")
 
@@ -103,8 +116,7 @@ class Stops(Feature):
         stop = stop_of(group)
         if stop is None:
             raise CommandRefused(f"group {shown!r} has not stopped; `dispatcher dead list` shows which have")
-        if operation_on(group) is not None:
-            raise not_settled(group)
+        check_free(group)
         if stop.decision is not None:
             raise CommandRefused(
                 f"group {shown!r}: {stop.decision} was said before, and is done when its message is here"

@@ -172,7 +172,7 @@ class Parking(Feature):
         self._look_aheads[message.inbound].aging.appendleft(message)
         group = message.group
         if group is not None and self._state.parking.next_stop(group, message.queue) is not None:
-            self._reparking.note(group, self._state.now_ms)  # some were parked meanwhile, and are newer
+            self._note_overtaken(group)  # some were parked meanwhile, and are newer
 
     def _withdraw(self, message: Original) -> bool:
         """A consumer has a message that was on its way to a parking queue."""
@@ -302,7 +302,7 @@ class Parking(Feature):
         for message in messages:
             group = self._group_of(message)
             if group is not None and not self._reading.is_busy(group) and not self._goes_soon(group):
-                taker = _taker(group)
+                taker = self._taker(group)
                 counts[taker] = counts.get(taker, 0) + 1
                 groups.setdefault(taker, {})[group] = None
         largest = sorted(counts, key=lambda taker: -counts[taker])
@@ -313,6 +313,13 @@ class Parking(Feature):
         if any(parked):
             return None
         return max(self._state.now_ms + RETRY_MS, self._bound_until_ms)
+
+    def _taker(self, group: Group) -> str:
+        """The consumer whose parking queue its messages belong in. Groups that operators hold get one of
+        their own, so that no message that could go is behind them."""
+        if awaits_operator(self._state, group):
+            return HELD_BY_OPERATORS
+        return group.taker.id if group.taker is not None else ANYBODY
 
     def _goes_soon(self, group: Group) -> bool:
         return any(goes_soon(group) for goes_soon in self._state.signals.goes_soon)
@@ -383,6 +390,12 @@ class Parking(Feature):
             else:
                 self._reparking.later(group, now_ms)
 
+    def _note_overtaken(self, group: Group) -> None:
+        """Messages are here that came back to a parked group. Those that wait for operators may do so for
+        long."""
+        state = self._state
+        self._reparking.note(group, state.now_ms, at_once=awaits_operator(state, group))
+
     def _is_reparked_first(self, group: Group) -> bool:
         """Whether a message waits here that only the journal knows to be older than the parked ones of its
         group."""
@@ -408,7 +421,7 @@ class Parking(Feature):
         last = max([m.queue for m in waiting if m.is_parked] + list(route), default=FIRST_INBOUND)
         if last and last not in route:  # it was read to its end, and the group's messages in it wait here
             return self._state.parking[last]
-        return self._queue_for(_taker(group), above=last, is_needed=is_needed)
+        return self._queue_for(self._taker(group), above=last, is_needed=is_needed)
 
     def _park_in(self, group: Group, target: ParkingQueue) -> None:
         self._state.effects.records.append(GroupParked(group.id, target.index, 0, waits_since_ms(group) or 0))
@@ -424,7 +437,7 @@ class Parking(Feature):
             forget_if_empty(self._state, backlog)
         self._state.parking.refresh_demand(group)
         if self._is_reparked_first(group):
-            self._reparking.note(group, self._state.now_ms)
+            self._note_overtaken(group)
 
     def _park_alone(self, message: Original, target: ParkingQueue) -> None:
         """A message that no order binds: it goes alone."""
@@ -604,14 +617,6 @@ class Parking(Feature):
             elif queue.is_open and queue.at_end and queue.is_empty():
                 due.append(queue.idle_since_ms + LINGER_MS)
         return max(min(due), state.now_ms + 1) if due else None
-
-
-def _taker(group: Group) -> str:
-    """The consumer whose parking queue its messages belong in. Groups that operators hold get one of their
-    own, so that no message that could go is behind them."""
-    if awaits_operator(group):
-        return HELD_BY_OPERATORS
-    return group.taker.id if group.taker is not None else ANYBODY
 
 
 def _stopped_first(group: Group) -> list[Backlog]:

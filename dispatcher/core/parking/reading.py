@@ -9,8 +9,8 @@ from typing import Final
 
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Backlog, Group, Original
-from dispatcher.core.operators.flags import is_busy, is_transferring
+from dispatcher.core.holds import HoldKind
+from dispatcher.core.model import Backlog, Group, GroupState, Original
 from dispatcher.core.operators.stop import has_decision
 from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
@@ -64,8 +64,10 @@ class ParkedReading(Feature):
         """Its waiting messages may be about to move, or other messages of it that the journal knows are still
         to come: from an inbound queue, or from a parking queue that got them back. Those go to consumers
         when they come. Messages that wait now may be older, and must not be parked behind them."""
+        if group.state is GroupState.RECOVERING or any(busy(group) for busy in self._state.signals.busy):
+            return True
         is_pending = self._recovery.pending_redeliveries.has_any_of(group.id)
-        return is_busy(group) or is_pending or self._given_back.has_any_of(group.id)
+        return is_pending or self._given_back.has_any_of(group.id)
 
     # -- messages that were read --
 
@@ -221,7 +223,7 @@ class ParkedReading(Feature):
         group = group_of(self._state, message)
         return (
             group is not None
-            and not is_transferring(group)
+            and self._state.eligibility.flag_held_by(group) is not HoldKind.TRANSFERRING
             and self._state.parking.route(group)[-1:] == (queue.index,)
         )
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from dispatcher.core.model import Group
-from dispatcher.core.operators.flags import awaits_operator
 
 #: A message that no consumer has taken for this time is parked; if that can't be, after the same time again.
 OVERTAKEN_MS: Final = 1_000
@@ -26,9 +25,9 @@ class Reparking:
     def __init__(self) -> None:
         self._due: OrderedDict[Group, int] = OrderedDict()
 
-    def note(self, group: Group, now_ms: int) -> None:
-        """Due at once if it waits for operators, for that may be long."""
-        if awaits_operator(group):
+    def note(self, group: Group, now_ms: int, *, at_once: bool) -> None:
+        """Due at once, or when a consumer had some time to take them."""
+        if at_once:
             self._due[group] = now_ms
             self._due.move_to_end(group, last=False)
         elif group not in self._due:

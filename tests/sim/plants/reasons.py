@@ -60,13 +60,8 @@ def lane_never_goes_on_after_a_rebalance(lane: Any, session: Any, store: Any) ->
 def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
     """A group that has stopped at a message is reported as paused by an operator."""
     checks = lane.state.eligibility.flag_checks
-    held_by = checks[0]
-
-    def wrong(group: Any) -> Any:
-        kind = held_by(group)
-        return HoldKind.PAUSED if kind is HoldKind.STOPPED else kind
-
-    checks[0] = wrong
+    is_stopped, is_paused = checks.pop(HoldKind.STOPPED), checks[HoldKind.PAUSED]
+    checks[HoldKind.PAUSED] = lambda group: is_stopped(group) or is_paused(group)
 
 
 @planted("why", seed=33)
