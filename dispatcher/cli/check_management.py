@@ -7,17 +7,21 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from dispatcher.cli.check_findings import Findings
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
-from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
-from dispatcher.settings import Settings
+from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM, kinds_of, own_queues, parking_queues
+from dispatcher.settings import LaneSettings, Settings
 from dispatcher.settings.units import format_duration
 from dispatcher.wire.protocol import LaneNames
 
 #: A queue with one of these drops messages, settles and commands among them.
 _HARMFUL_POLICY_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
+#: One with this drops a message of a quorum queue that came back more often.
+_DELIVERY_LIMIT: Final = "delivery-limit"
+#: A name as RabbitMQ gives it to a consumer's queue.
+_CONSUMER_QUEUE: Final = "amq.gen-consumer"
 _COLUMNS: Final = "name,type,arguments,effective_policy_definition"
-_POLICY_TARGETS: Final = ("queues", "classic_queues", "all")
 _ALARMS: Final = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
 #: From this version on RabbitMQ obeys a consumer timeout of a queue or policy, not only its own.
 _OWN_TIMEOUTS_SINCE: Final = (3, 12)
@@ -49,12 +53,21 @@ def check_management(settings: Settings, url: str, cluster: str | None, findings
             "looked at: enable the plugin rabbitmq_management, or say where it is (--management URL)"
         )
         return
+    policies += _operators(management, vhost)
     _check_alarms(management, findings)
     for name, lane in settings.lanes.items():
         for index, inbound in enumerate(lane.inbound):
             if (queue := queues.get(inbound.queue)) is not None:
                 _check_inbound(f"lanes.{name}.inbound[{index}].queue", queue, version, findings)
-        _check_policies(LaneNames(name, settings.prefix), policies, findings)
+        _check_policies(LaneNames(name, settings.prefix), lane, queues, policies, findings)
+
+
+def _operators(management: Management, vhost: str) -> list[dict[str, Any]]:
+    """The operator policies, if this user may see them: they add to the other ones."""
+    try:
+        return list(management.request(f"operator-policies/{vhost}"))
+    except BrokerUnavailable:
+        return []
 
 
 def _check_alarms(management: Management, findings: Findings) -> None:
@@ -81,7 +94,7 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
         findings.problem(f"{path}: {queue['name']!r} {HAS_PRIORITIES}")
     _check_timeout(path, queue["name"], arguments, policy, version, findings)
     if kind == "quorum":
-        limits = [arguments.get("x-delivery-limit"), policy.get("delivery-limit")]
+        limits = [arguments.get("x-delivery-limit"), policy.get(_DELIVERY_LIMIT)]
         limit = min((int(value) for value in limits if isinstance(value, int)), default=None)
         major = int(version.split(".")[0]) if version[:1].isdigit() else 0
         if limit is None and major >= _DEFAULT_LIMIT_SINCE:
@@ -112,19 +125,48 @@ def _check_timeout(
         )
 
 
-def _check_policies(names: LaneNames, policies: list[dict[str, Any]], findings: Findings) -> None:
-    ours = [names.control, names.command, names.lock, names.witness, names.dead, "amq.gen-consumer"]
+def _check_policies(
+    names: LaneNames, lane: LaneSettings, queues: dict[str, Any], policies: list[dict[str, Any]],
+    findings: Findings,
+) -> None:  # fmt: skip
+    """Those that fit a queue of the dispatcher, also if RabbitMQ obeys another one of a higher priority."""
+    ours = _own_kinds(names, lane, queues)
     for policy in policies:
-        keys = [key for key in _HARMFUL_POLICY_KEYS if key in policy.get("definition", {})]
-        if not keys or policy.get("apply-to", "all") not in _POLICY_TARGETS:
-            continue
-        try:
-            hit = next((name for name in ours if re.search(policy["pattern"], name)), None)
-        except re.error:
-            continue  # RabbitMQ's expressions can say what Python's can't
-        if hit is not None:
-            which = "consumer queues" if hit.startswith("amq.gen-") else hit
-            findings.warning(
-                f"lanes.{names.lane}: policy {policy['name']!r} sets {', '.join(keys)} on {which}, "
-                "which makes RabbitMQ drop messages of the dispatcher; narrow its pattern"
-            )
+        definition, target = policy.get("definition", {}), policy.get("apply-to", "all")
+        keys = [key for key in _HARMFUL_POLICY_KEYS if key in definition]
+        limit = definition.get(_DELIVERY_LIMIT)
+        is_limited = isinstance(limit, int) and limit >= 0
+        for name, kind in ours.items():
+            harmful = keys + [_DELIVERY_LIMIT] * (is_limited and kind == "quorum")
+            if not harmful or target not in ("all", "queues", f"{kind}_queues"):
+                continue
+            try:
+                fits = re.search(policy["pattern"], name) is not None
+            except re.error:
+                break  # RabbitMQ's expressions can say what Python's can't
+            if fits:
+                which = "consumer queues" if name == _CONSUMER_QUEUE else name
+                findings.warning(
+                    f"lanes.{names.lane}: policy {policy['name']!r} sets {', '.join(harmful)} on {which}, "
+                    "which makes RabbitMQ drop messages of the dispatcher; narrow its pattern"
+                )
+                break
+
+
+def _own_kinds(names: LaneNames, lane: LaneSettings, queues: dict[str, Any]) -> dict[str, str]:
+    """The lane's own queues, and of which kind they are, or will be."""
+    kinds = kinds_of(
+        lane,
+        [queues[one.queue].get("type") == "quorum" for one in lane.inbound if one.queue in queues],
+    )
+    own = own_queues(names, lane, kinds)
+    expected = {
+        name: "quorum" if arguments.get("x-queue-type") == "quorum" else "classic"
+        for name, arguments in own.items()
+        if name != names.history
+    }
+    expected[names.witness] = "classic"
+    parked = "quorum" if kinds.messages else "classic"
+    expected |= dict.fromkeys(parking_queues(names, PARKING_QUEUES_MAX), parked)
+    found = {name: str(queues[name].get("type", kind)) for name, kind in expected.items() if name in queues}
+    return {**expected, **found, _CONSUMER_QUEUE: "classic"}

@@ -218,6 +218,20 @@ def test_streams_delivery_limits_and_policies(run: Run, vhost: Vhost) -> None:
     assert "policy 'short' sets max-length on" in policies[0]
 
 
+@pytest.mark.usefixtures("inbound")
+@pytest.mark.parametrize("kind", ["policies", "operator-policies"])
+def test_a_policy_that_limits_parking_queues(run: Run, vhost: Vhost, kind: str) -> None:
+    with channel(vhost) as declaring:
+        declaring.queue_delete("bills")
+        declaring.queue_declare("bills", durable=True, arguments={"x-queue-type": "quorum"})
+    policy = {"pattern": r"\.park\.", "definition": {"delivery-limit": 20}, "apply-to": "queues"}
+    vhost.management(f"{kind}/{vhost.name}/limited", "PUT", policy)
+    (warning,) = [text for text in levels(run)["warning"] if "limited" in text]
+    assert warning.startswith("lanes.bills: "), "classic queues know no such limit"
+    assert "sets delivery-limit on" in warning
+    assert ".bills.park.1, " in warning
+
+
 def test_a_consumer_timeout_of_a_queue(run: Run, vhost: Vhost) -> None:
     """RabbitMQ before 3.12 takes the argument and ignores it."""
     with channel(vhost) as declaring:
