@@ -54,10 +54,14 @@ FORMER_S: Final = 4.0
 #: How long a quorum queue may take for what was given back.
 TAKEN_BACK_S: Final = 30.0
 #: How often it is asked for either.
-READERS_POLL_S: Final = 0.01
+POLL_S: Final = 0.01
 #: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
 #: singly.
 _UNACKED_MAX: Final = 1_000
+
+
+#: The fingerprint of a parked original and the term of its copy: no copy is published twice under one.
+_Copy = tuple[bytes, int]
 
 
 class ReturnedMessages:
@@ -117,59 +121,67 @@ class ParkingFeed:
     """One parking queue: its channel and its acks."""
 
     def __init__(
-        self, link: Link, name: str, channel: int, *, quorum: bool = False, others: int = 0,
-        misleading: Collection[bytes] = (),
+        self, link: Link, name: str, channel: int, read: Callable[[list[Fetched]], list[Original]], *,
+        quorum: bool = False, has_others: bool = False, misleading: Collection[bytes] = (),
     ) -> None:  # fmt: skip
-        """`others`: messages that RabbitMQ still counts as a former leader's. `misleading`: fingerprints of
-        messages that somebody may have stored twice."""
+        """`read` makes the originals. `has_others`: RabbitMQ may still count messages as a former leader's.
+        `misleading`: fingerprints of messages that somebody may have stored twice."""
         self.name = name
         self.channel = channel
         self.quorum = quorum
         self.acks = AckWindow(prefetch=_UNACKED_MAX)
-        self.others = others
+        self.has_others = has_others
+        self._read = read
         self._returned = ReturnedMessages() if quorum else None
         self._misleading = misleading
-        self._out: dict[int, tuple[bytes, int]] = {}  # of a quorum queue: the unsettled copies, by tag
-        self._nacks_pending = False  # RabbitMQ may not have taken back everything yet
+        # Of a quorum queue: the copies that are here, by tag; those that were given back, and have not come
+        # again; and messages that were read for nobody yet.
+        self._out: dict[int, _Copy] = {}
+        self._given_back: set[_Copy] = set()
+        self._unread: list[Fetched] = []
         self._has_flagged = quorum  # or may have: messages that came back
         self._link = link
         self.left = 0  # messages in it, as the latest answer said: there is no other reader
 
-    async def fetch(self, limit: int) -> tuple[list[Fetched], bool]:
+    async def fetch(self, limit: int) -> tuple[list[Original], bool]:
         """Up to `limit` messages, and whether none was left after them.
 
         A quorum queue hands out first what it got back, in any order. So all of that is fetched together, and
-        may be more; who takes it sorts it.
+        may be more; who takes it sorts it. It also answers a `basic.get` before it has taken back more than
+        32 messages (3.10 and 4.0): newer ones come first then, or nothing does. So what was given back is
+        fetched until it has come again. Raises DeliveredAgain.
         """
-        if self.quorum and self._nacks_pending:
-            # It answers a `basic.get` before it takes back more than 32 messages (3.10 and 4.0).
-            self._nacks_pending = False
-            await self.until_taken_back(TAKEN_BACK_S)
-        kept = self._returned.take_kept() if self._returned is not None else []
-        fetched, is_end = list(kept), False
-        while not is_end and (len(fetched) < limit or self._has_flagged):
-            more, is_end = await self._fetch(limit)
-            self._has_flagged = self.quorum and not is_end and more[-1].redelivered
-            fetched += more
-        self.acks.deliver(len(fetched) - len(kept))
+        fetched, self._unread = self._unread, []
         if self._returned is not None:
-            self._returned.fetched(fetched)
-        return fetched, is_end
+            fetched += self._returned.take_kept()
+        messages = self._originals(fetched)
+        wanted = limit - len(messages)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + TAKEN_BACK_S
+        while True:
+            # If nobody else has any now, then what does not come has expired, or was dropped.
+            is_last = not self._given_back or clock() >= deadline or await self._other_readers() == 0
+            fetched, is_end = await self._fetch_flagged(wanted, limit)
+            messages += self._originals(fetched)
+            wanted = 1
+            if is_last or not self._given_back:
+                self._given_back.clear()
+                return messages, is_end
+            await asyncio.sleep(POLL_S)
 
-    async def until_taken_back(self, limit_s: float) -> None:
-        """Wait until a quorum queue has taken back all that we don't have: who reads before gets newer
-        messages first, or hears that it is empty. Each message that a `basic.get` has counts as a reader.
+    async def until_alone(self, limit_s: float) -> None:
+        """Wait until a quorum queue has taken back all that others have: who reads before gets newer messages
+        first, or hears that it is empty. Each message that a `basic.get` has counts as a reader.
 
         After `limit_s` whoever is still counted is waited for no more: somebody else may read the queue.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + limit_s
-        while (readers := await self._other_readers()) is None or readers > self.others:
+        while await self._other_readers() != 0:
             if clock() >= deadline:
-                self.others = readers or 0
+                self.has_others = True
                 return
-            await asyncio.sleep(READERS_POLL_S)
-        self.others = readers
+            await asyncio.sleep(POLL_S)
 
     async def _other_readers(self) -> int | None:
         """How many messages RabbitMQ counts as taken, beside ours; None: there may be no leader to count."""
@@ -178,6 +190,27 @@ class ParkingFeed:
         if not declared.message_count and not declared.consumer_count:
             return None
         return max(0, int(declared.consumer_count) - ours)
+
+    def _originals(self, fetched: list[Fetched]) -> list[Original]:
+        """Of what was fetched."""
+        messages = self._read(fetched)
+        if self._returned is not None:
+            self._returned.fetched(fetched)
+            again = self._delivered_again(messages)
+            if again is not None:
+                raise again
+        return messages
+
+    async def _fetch_flagged(self, wanted: int, at_once: int) -> tuple[list[Fetched], bool]:
+        """Up to `wanted` messages; and all that came back to a quorum queue, `at_once` of them at a time."""
+        fetched: list[Fetched] = []
+        is_end = False
+        while not is_end and (len(fetched) < wanted or self._has_flagged):
+            more, is_end = await self._fetch(at_once if self._has_flagged else wanted)
+            self._has_flagged = self.quorum and not is_end and more[-1].redelivered
+            fetched += more
+        self.acks.deliver(len(fetched))
+        return fetched, is_end
 
     async def _fetch(self, limit: int) -> tuple[list[Fetched], bool]:
         get = commands.Basic.Get(queue=self.name)
@@ -194,7 +227,7 @@ class ParkingFeed:
             self.left = 0 if is_end else answers[-1].message_count
         return fetched, is_end
 
-    def delivered_again(self, messages: Iterable[Original]) -> DeliveredAgain | None:
+    def _delivered_again(self, messages: Iterable[Original]) -> DeliveredAgain | None:
         """What to end the session with, if one of these fetched messages is here under another tag.
 
         A leader of the queue that loses sight of this node takes back all that was fetched here, and the
@@ -203,7 +236,7 @@ class ParkingFeed:
         message that comes twice then hides another one, which is out under the first tag. The next session
         reads everything anew. No copy is ever published twice under one term.
         """
-        known: dict[tuple[bytes, int], int] | None = None
+        known: dict[_Copy, int] | None = None
         for message in messages:
             copy = message.fingerprint, message.term
             if message.redelivered and known is None:
@@ -213,12 +246,13 @@ class ParkingFeed:
                 problem = f"RabbitMQ delivers again what is unacked of {self.name!r}"
                 return DeliveredAgain(problem, by_message=message.fingerprint)
             self._out[message.tag] = copy
+            self._given_back.discard(copy)
         return None
 
     def settle(self, tag: int) -> None:
         """This original has ended: it is acked with a later flush."""
-        self._out.pop(tag, None)
         for acked in [tag] if self._returned is None else self._returned.settled(tag):
+            self._out.pop(acked, None)
             self.acks.settle(acked)
         self._give_back_all()
 
@@ -236,8 +270,9 @@ class ParkingFeed:
             self._nack(tag)
 
     def _nack(self, tag: int) -> None:
-        self._nacks_pending, self._has_flagged = True, self.quorum
-        self._out.pop(tag, None)
+        self._has_flagged = self.quorum
+        if self.quorum:
+            self._given_back.add(self._out.pop(tag))
         self.acks.give_back(tag)
         self._link.send(self.channel, commands.Basic.Nack(delivery_tag=tag, requeue=True))
 
@@ -253,11 +288,10 @@ class ParkingFeed:
         But nobody else publishes to it now: the next message is asked for.
         """
         if self.quorum:
-            if self.others and await self._other_readers():
-                return False  # what these have is still to come
-            fetched, _ = await self.fetch(1)
-            if fetched:
-                self.give_back(tuple(message.tag for message in fetched))
+            if self.acks.unsettled or (self.has_others and await self._other_readers()):
+                return False  # that is still to come
+            self._unread, _ = await self._fetch_flagged(1, 1)
+            if self._unread:
                 return False
         delete = commands.Queue.Delete(queue=self.name, if_empty=not self.quorum)
         await self._link.call(self.channel, delete)
@@ -327,20 +361,25 @@ class ParkingFeeds:
                 self._report(ParkingQueueUnavailable(queue, parked))
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_S_MAX)
-        feed = ParkingFeed(
-            self._link, name, parked.channel, quorum=parked.is_quorum, misleading=self._misleading
-        )
+        feed = self._feed(queue, parked.channel, quorum=parked.is_quorum)
         if parked.is_quorum and parked.readers:
             # Each channel of a former leader's connection ends when RabbitMQ has worked off what came on it.
             # That of the lock may be the first, and one that has fetches to do the last.
             log.info("parking_queue_is_read", lane=self._lane.lane, queue=name)
-            await feed.until_taken_back(self._former_s)
+            await feed.until_alone(self._former_s)
         self._opening.pop(queue, None)
         if self._quorum and not parked.is_quorum:
             log.warning("parking_queue_is_classic", lane=self._lane.lane, queue=name)
         self._channels.parking.add(parked.channel)
         self._feeds[queue] = feed
         self._report(ParkingQueueOpened(queue))
+
+    def _feed(self, queue: QueueId, channel: int, *, quorum: bool, has_others: bool = False) -> ParkingFeed:
+        return ParkingFeed(
+            self._link, self._names[parking_place(queue)], channel,
+            lambda fetched: self._reader.parked(queue, fetched),
+            quorum=quorum, has_others=has_others, misleading=self._misleading,
+        )  # fmt: skip
 
     async def _try_to_open(self, name: str) -> Parked | str:
         """Why it can't be opened, if it can't."""
@@ -361,12 +400,8 @@ class ParkingFeeds:
         return parked._replace(readers=int(declared.consumer_count))
 
     async def _read(self, feed: ParkingFeed, order: ReadParkingQueue) -> None:
-        fetched, is_end = await feed.fetch(order.limit)
-        messages = self._reader.parked(order.queue, fetched)
+        messages, is_end = await feed.fetch(order.limit)
         if feed.quorum:
-            again = feed.delivered_again(messages)
-            if again is not None:
-                raise again
             messages.sort(key=_place)
         self._report(ParkingQueueRead(order.queue, messages, is_end, feed.left))
 
@@ -384,7 +419,7 @@ class ParkingFeeds:
                     return self._keep(queue, feed, channel)
                 if refused.code != NOT_FOUND:
                     raise
-                feed = ParkingFeed(self._link, feed.name, channel, quorum=feed.quorum, others=feed.others)
+                feed = self._feed(queue, channel, quorum=feed.quorum, has_others=feed.has_others)
                 if node_is_away(refused):  # the queue is still there when that is back
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
@@ -400,7 +435,7 @@ class ParkingFeeds:
         """Something is in it: go on with it."""
         self._channels.parking.add(channel)
         if channel != feed.channel:
-            feed = ParkingFeed(self._link, feed.name, channel, quorum=feed.quorum, others=feed.others)
+            feed = self._feed(queue, channel, quorum=feed.quorum, has_others=feed.has_others)
         self._feeds[queue] = feed
         self._report(ParkingQueueDeleted(queue, False))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.amqp.events import Fetched
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
@@ -129,6 +130,10 @@ async def test_what_a_parking_queue_took_back_is_not_acked_as_a_repeated_copy(
     assert not bench.status()["parked_lost"]
 
 
+def _nothing(fetched: list[Fetched]) -> list[Original]:
+    return []
+
+
 class Copies:
     """A feed of a quorum parking queue without a connection; it is told what was fetched."""
 
@@ -136,8 +141,9 @@ class Copies:
         self._tags = count(1)
         link: Any = None
         self.feed = ParkingFeed(
-            link, "parked", 1, quorum=True, misleading=[name.encode().ljust(16) for name in misleading]
-        )
+            link, "parked", 1, _nothing, quorum=True,
+            misleading=[name.encode().ljust(16) for name in misleading],
+        )  # fmt: skip
 
     def come(self, *names: str, again: bool = False, term: int = 1) -> DeliveredAgain | None:
         """What to end the session with when these are fetched."""
@@ -148,7 +154,7 @@ class Copies:
             message.term = term
             messages.append(message)
         self.feed.acks.deliver(len(messages))
-        return self.feed.delivered_again(messages)
+        return self.feed._delivered_again(messages)
 
 
 async def test_a_leader_that_changes_amid_a_fetch_shows_by_what_comes_twice() -> None:

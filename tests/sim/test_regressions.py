@@ -238,6 +238,11 @@ def test_what_was_a_mistake_with_windows_and_stealing_holds(seed: int) -> None:
     assert run_scenario(draw_scenario(seed)).problem is None
 
 
+def test_what_a_former_leader_had_comes_back_while_what_was_given_back_does_not() -> None:
+    """RabbitMQ counted as many readers as before, so the parking queue was read too soon, and was empty."""
+    assert run_scenario(make_scenario(1152)).problem is None
+
+
 def test_a_queue_that_delivers_again_for_the_fourth_time_in_a_row_is_noticed() -> None:
     """After three times no count was compared any more, so a whole backlog was taken for new."""
     assert run_scenario(make_scenario(1897)).problem is None

@@ -42,6 +42,13 @@ def full_look_aheads_are_left(lane: Any, session: Any, store: Any) -> None:
         parking._look_for_blocked = lambda: False
 
 
+class _Empty(set[Any]):
+    """Nothing is added to it."""
+
+    def add(self, element: Any) -> None:
+        pass
+
+
 def _as_opened(session: Any, change: Callable[[Any], None]) -> None:
     """Change the feed of each parking queue."""
     report = session.report
@@ -64,7 +71,7 @@ def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None
     _as_opened(session, change)
 
 
-@planted("loss", "order", "readings", seed=557)
+@planted("loss", "order", "readings", seed=1007)
 def what_came_back_is_given_back(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue got back, and can't go now, is put into it again."""
 
@@ -87,10 +94,7 @@ def what_is_given_back_is_not_awaited(lane: Any, session: Any, store: Any) -> No
     """A quorum queue is read on before it has taken back what was given back."""
 
     def change(feed: Any) -> None:
-        async def read_on(limit_s: float) -> None:
-            pass
-
-        feed.until_taken_back = read_on
+        feed._given_back = _Empty()
 
     _as_opened(session, change)
 
@@ -100,6 +104,6 @@ def what_comes_twice_is_a_repeated_copy(lane: Any, session: Any, store: Any) -> 
     """A fetched message that is here under another tag is acked as a repeated copy."""
 
     def change(feed: Any) -> None:
-        feed.delivered_again = lambda messages: None
+        feed._delivered_again = lambda messages: None
 
     _as_opened(session, change)
