@@ -98,6 +98,13 @@ def _guarded(counts: Callable[[Any], bool], handlers: list[Handler]) -> Handler:
 class AbsentOriginals(Protocol):
     """What becomes of messages whose originals have not come back after a take-over."""
 
+    def open_entries(self) -> list[Original]:
+        """All of which the journal has an entry."""
+
+    def go_before(self, group_id: bytes) -> bool:
+        """Some of this group id that no consumer has are still to come: they go before everything newer. The
+        signal `all_back` says when that ends."""
+
     def is_lost(self, message: Original) -> bool:
         """Its original will not come back."""
 

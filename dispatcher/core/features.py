@@ -113,7 +113,7 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
         StartGate(state) if options.start_consumers or options.start_wait_ms else None,
         Dedup(state, dedup, arrivals.accept, redis_complete=snapshot.complete) if dedup is not None else None,
         numbers,
-        SequenceHold(state, recovery, numbers, hold_ms) if numbers and hold_ms is not None else None,
+        SequenceHold(state, numbers, hold_ms) if numbers and hold_ms is not None else None,
         Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,
         Stops(state, commands),
         relocations if options.parking_queues else None,

@@ -119,10 +119,8 @@ class Settlement(Feature):
         if is_kept:
             for kept in self._state.signals.kept:
                 kept(message)
-        elif message.is_here:
-            self._state.dead_letter(message, failed.reason)
         else:
-            self._state.absent.failed_before_its_return(message, failed.reason)
+            self._state.dead_letter(message, failed.reason)
 
     def discharged(self, message: Original) -> None:
         """The broker has stored the copy in the dead queue: the original is settled."""

@@ -63,6 +63,8 @@ class Signals:
     returned: list[MessageListener] = field(default_factory=list)
     #: It has an entry, and its original did not come back.
     lost: list[MessageListener] = field(default_factory=list)
+    #: Messages of this group id that no consumer had were still to come: all have come back now, or are gone.
+    all_back: list[Callable[[bytes], None]] = field(default_factory=list)
     #: True: the group's waiting messages go soon, although they don't go now.
     goes_soon: list[Callable[[Group], bool]] = field(default_factory=list)
     #: True: waiting messages of the group may be about to go somewhere: an operator has said so.

@@ -204,7 +204,10 @@ class LaneState(SharedFacts):
     # -- messages --
 
     def dead_letter(self, message: Original, reason: str) -> None:
-        """Send a message that no consumer has to the dead queue (G-7)."""
+        """Send a message that no consumer has to the dead queue (G-7): when it is here, if it is not."""
+        if not message.is_here:
+            self.absent.failed_before_its_return(message, reason)
+            return
         message.become(MessageState.ENDING)
         self.leave_wait(message)
         self.ending[message] = reason

@@ -79,7 +79,7 @@ class Revocation:
             if message.is_here:
                 state.inbounds[message.inbound].came_back()
             if message is killer:
-                self._bury(message, why)
+                state.dead_letter(message, why)
                 continue
             if not message.is_here:
                 not_back.append(message)
@@ -100,12 +100,6 @@ class Revocation:
             state.inbounds[index].enlist(state.inbounds[index].ungrouped)
         state.absent.revoked_before_their_return(not_back)
         return touched
-
-    def _bury(self, killer: Original, why: str) -> None:
-        if killer.is_here:
-            self._state.dead_letter(killer, why)
-        else:
-            self._state.absent.failed_before_its_return(killer, why)
 
 
 def vacate(state: LaneState, consumer: Consumer) -> None:

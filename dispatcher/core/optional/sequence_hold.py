@@ -19,7 +19,6 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Backlog, Group, Original
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers, place_of
-from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 
 
@@ -34,23 +33,18 @@ class NumberWait:
 class SequenceHold(Feature):
     """Which group ids wait for which number."""
 
-    def __init__(
-        self, state: LaneState, recovery: Recovery, sequences: SequenceNumbers, timeout_ms: int
-    ) -> None:
+    def __init__(self, state: LaneState, sequences: SequenceNumbers, timeout_ms: int) -> None:
         self._state = state
         self._sequences = sequences
         self._timeout_ms = timeout_ms
         self._waits: dict[bytes, NumberWait] = {}  # by group id, the one that ends first in front
         self._given_up: dict[bytes, int] = {}  # numbers that are waited for no more
-        self._awaited = recovery.awaited
-        #: Messages that were handed over and come back without a consumer: they go before everything newer.
-        self.pending_redeliveries = recovery.pending_redeliveries
-        recovery.pending_redeliveries.ended.append(self.look_again)
         self._is_late = False  # something may go that could not when this step's delivery ran
         sequences.is_watched = True
         state.insert = self.insert
         state.signals.dispatched.append(self.dispatched)
         state.signals.overtaken.append(lambda message: message.number is not None)
+        state.signals.all_back.append(self.look_again)
         state.signals.resuming.append(self.give_up)
         state.eligibility.new_checks.append(self._held_by)
         state.explanation.facts[HoldKind.NUMBER_MISSING] = self._facts
@@ -61,7 +55,7 @@ class SequenceHold(Feature):
         """Messages of a group that a former leader handed over rank as they were handed over, in whatever
         order they arrived; those without a consumer go first, when they have returned."""
         following: dict[tuple[int, bytes | None], Original] = {}
-        handed = [message for message in self._awaited if message.group_seq]
+        handed = [message for message in self._state.absent.open_entries() if message.group_seq]
         for message in sorted(handed, key=_handed_over, reverse=True):
             line = message.inbound, message.group_id
             after = following.get(line)
@@ -79,7 +73,7 @@ class SequenceHold(Feature):
         due = self._sequences.due(group_id)
         if due is None or self._given_up.get(group_id) == due:
             return None
-        is_early = number > due or self.pending_redeliveries.has_any(group_id)
+        is_early = number > due or self._state.absent.go_before(group_id)
         return HoldKind.NUMBER_MISSING if is_early else None
 
     def _begin_wait(self, _: Group, head: Original) -> None:

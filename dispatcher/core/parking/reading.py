@@ -43,7 +43,7 @@ class ParkedReading(Feature):
         self._recovery = recovery
         self._arrivals = arrivals
         #: What the journal knows and a parking queue got back: it is still to come.
-        self._given_back = PendingRedeliveries(state.key_of)
+        self._given_back = PendingRedeliveries(state.key_of, [])
         state.signals.lost.append(self._given_back.discard)
         self.pending = (state.parking,)
 

@@ -57,7 +57,7 @@ class Recovery(Feature):
         self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
         self.adopted = AdoptedMessages(state)
         self.lost_originals = LostOriginals(state)
-        self.pending_redeliveries = PendingRedeliveries(state.key_of)
+        self.pending_redeliveries = PendingRedeliveries(state.key_of, state.signals.all_back)
         state.absent = self
         state.signals.claiming.append(self.claims)
 
@@ -330,6 +330,10 @@ class Recovery(Feature):
                 continue
             self._groups.resolved(message)
             message.group = None
+
+    def go_before(self, group_id: bytes) -> bool:
+        """Messages of this id that no consumer has are still to come."""
+        return self.pending_redeliveries.has_any(group_id)
 
     def nobody_has(self, message: Original) -> None:
         """No consumer has it. From an inbound queue its original comes before everything newer of its group;

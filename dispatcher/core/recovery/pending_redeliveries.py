@@ -12,11 +12,11 @@ from dispatcher.core.ordered import OrderedSet
 class PendingRedeliveries:
     """Counts them by group: the parked messages of a group are newer, and must not overtake them."""
 
-    def __init__(self, key: Callable[[bytes], bytes]) -> None:
+    def __init__(self, key: Callable[[bytes], bytes], ended: list[Callable[[bytes], None]]) -> None:
         self._key = key  # of the group, or bucket, of an id
         self._messages: OrderedSet[Original] = OrderedSet()
         self._of_group: Counter[bytes | None] = Counter()
-        self.ended: list[Callable[[bytes], None]] = []  # told of an id whose group has none any more
+        self._ended = ended  # told of an id whose group has none any more
 
     def add(self, message: Original) -> None:
         if message not in self._messages:
@@ -31,7 +31,7 @@ class PendingRedeliveries:
             if not self._of_group[key]:
                 del self._of_group[key]
                 if message.group_id is not None:
-                    for ended in self.ended:
+                    for ended in self._ended:
                         ended(message.group_id)
 
     def has_any(self, group_id: bytes | None) -> bool:

@@ -195,7 +195,7 @@ def _misses_a_number(waiting: _Waiting) -> bool:
         last = sequences.last(group_id)
         if last is None or head.attempt:
             continue
-        if head.number is None or head.number > last + 1 or hold.pending_redeliveries.has_any(group_id):
+        if head.number is None or head.number > last + 1 or state.absent.go_before(group_id):
             return True
     return False
 
