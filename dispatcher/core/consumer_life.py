@@ -46,12 +46,20 @@ PRESENT: Final = REACHABLE | {_S.REFUSING}
 RECEIVING: Final = frozenset({_S.LIVE, _S.FROZEN})
 
 
+class Ending(Enum):
+    """What the end of an incarnation says of the messages that it had."""
+
+    DEATH = "death"  # it may have died of one of them
+    MEANT = "meant"  # it was to end, so it died of none; each of them has gone through an end more
+    NOTHING = "nothing"  # operators have ended it: it counts for none of them
+
+
 class ConsumerLife:
     """One incarnation: its ids and queues, its state, and what several parts of a lane know about it."""
 
     __slots__ = (
         "state", "bundle", "depth", "drained", "evicted_by", "id", "last_heard_ms", "last_sent_ms",
-        "lost_until_ms", "n", "_notes", "number", "overdue", "ping_unanswered", "prefetch", "queue",
+        "lost_until_ms", "n", "_notes", "number", "ping_unanswered", "prefetch", "queue",
         "readers", "receives", "reclaiming", "refusals", "refused_n", "refused_until_ms", "resumes_as",
         "user", "uuid", "waiting", "waiting_heard_ms", "waiting_told",
     )  # fmt: skip
@@ -83,7 +91,6 @@ class ConsumerLife:
         self.waiting_told = ""
         # … and its end before its time.
         self.evicted_by: Any = None  # who ends it: membership/evictions.py has the type
-        self.overdue = 0  # messages that it has had for longer than the lane's ack_timeout
         # Operators
         self.drained = False  # it gets nothing more
         # Forwarding: how many messages wait in its queue, as far as is known. None: it speaks the protocol.

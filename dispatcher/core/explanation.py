@@ -57,6 +57,8 @@ class Explanation:
         self.elsewhere: list[Callable[[Group], Hold | None]] = []
         #: What capabilities add to `groups why`, a line each; of the group, and its messages in flight.
         self.details: list[Callable[[Group, list[Original]], list[str]]] = []
+        #: The same for `consumers list`: columns of a consumer's row.
+        self.consumer_columns: list[Callable[[Consumer], dict[str, Any]]] = []
         #: For the causes that capabilities add: what operators read, made of the facts.
         self.sentences: dict[HoldKind, Callable[[Facts], str]] = {}
         #: What capabilities say of a group with flags, whichever of these holds it.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher.core.consumer_life import Ending
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.tables import OwnerRow
@@ -52,7 +53,7 @@ class Signals:
     #: An original has ended that is not in its inbound queue any more.
     settled_elsewhere: list[MessageListener] = field(default_factory=list)
     #: A consumer has ended. The message that killed it, and the reason with which that ends, if known.
-    blaming: list[Callable[[Consumer], tuple[Original, str] | None]] = field(default_factory=list)
+    blaming: list[Callable[[Consumer, Ending], tuple[Original, str] | None]] = field(default_factory=list)
     #: A consumer could not process it, for this reason. True: its group has stopped at it.
     failing: list[Callable[[Original, str], bool]] = field(default_factory=list)
     #: Its consumer has it no more: the listener that keeps it has it wait again.

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from dispatcher.core.consumer_life import PRESENT
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.membership.evictions import EvictedBy, Evictions
+from dispatcher.core.membership.evictions import EvictedBy, Evictions, Overdue
 from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.orders import PublishMarker
 from dispatcher.core.records import Dispatched
@@ -120,18 +120,19 @@ class AckTimeout(Feature):
         """Tell of messages that are overdue, each once; whether there is any. In flight they are in the order
         of their dispatch."""
         state = self._state
-        consumer.overdue = 0
+        overdue = consumer.note(Overdue)
+        overdue.count = 0
         for message in consumer.in_flight.values():
             if message.dispatched_at_ms > handed_over_ms:
                 break
-            consumer.overdue += 1
+            overdue.count += 1
             if not message.overdue:
                 message.overdue = True
                 state.counters["overdue"] += 1
                 state.log_message(
                     message, "message_overdue", consumer=consumer.id, seq=message.seq, attempt=message.attempt
                 )
-        return consumer.overdue > 0
+        return overdue.count > 0
 
 
 def _is_not_late(message: Original) -> None:

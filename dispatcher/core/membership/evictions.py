@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from dispatcher.core.consumer_life import ConsumerState, Ending
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
 from dispatcher.core.forwarding.rules import of_this_lane
@@ -30,15 +31,20 @@ class EvictedBy(Enum):
     FORMER_LEADER = "a former dispatcher"  # for any reason
     HANDOVER = "handover"  # the lane has, or has no more, consumers that only read their queues
 
-    @property
-    def is_meant(self) -> bool:
-        """Whether that says nothing of the messages that the incarnation had."""
-        return self is not EvictedBy.ACK_TIMEOUT
 
-    @property
-    def is_no_death(self) -> bool:
-        """Whether it counts as no death for any message (C-9)."""
-        return self in (EvictedBy.OPERATOR, EvictedBy.HANDOVER)
+def ending_of(consumer: Consumer) -> Ending:
+    """What its end says of the messages that it has (C-9)."""
+    by = consumer.evicted_by
+    if by in (EvictedBy.OPERATOR, EvictedBy.HANDOVER):
+        return Ending.NOTHING
+    is_meant = consumer.resumes_as is ConsumerState.LEAVING or by is EvictedBy.FORMER_LEADER
+    return Ending.MEANT if is_meant else Ending.DEATH
+
+
+class Overdue:
+    """Messages that a consumer has had for longer than the lane's `ack_timeout` (`ConsumerLife.note`)."""
+
+    count = 0
 
 
 class Evictions(Feature):
@@ -48,6 +54,7 @@ class Evictions(Feature):
         self._state = state
         self._liveness = liveness
         commands.add("consumers.evict", self.command, "consumer", "incarnation", reassigns=True)
+        state.explanation.consumer_columns.append(_columns)
         state.explanation.sentences[HoldKind.EVICTED] = _sentence
 
     def load_first(self, snapshot: Snapshot) -> None:
@@ -97,6 +104,12 @@ class Evictions(Feature):
     def _tell(self, consumer: Consumer, by: EvictedBy) -> None:
         facts = {"incarnation": consumer.uuid, "by": by.value, "in_flight": len(consumer.in_flight)}
         self._state.log_event("consumer_evicted", consumer=consumer.id, **facts)
+
+
+def _columns(consumer: Consumer) -> dict[str, Any]:
+    """What `consumers list` shows of it."""
+    by = consumer.evicted_by
+    return {"overdue": consumer.note(Overdue).count, "evicted_by": by.value if by is not None else None}
 
 
 def _sentence(facts: Facts) -> str:

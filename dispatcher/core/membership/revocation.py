@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.membership.evictions import ending_of
 from dispatcher.core.membership.rows import keep_row
 from dispatcher.core.model import Backlog, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
@@ -53,7 +54,7 @@ class Revocation:
         at it instead."""
         signals = self._state.signals
         for blame in signals.blaming:
-            blamed = blame(consumer)
+            blamed = blame(consumer, ending_of(consumer))
             if blamed is not None and not any(is_kept(*blamed) for is_kept in signals.failing):
                 return blamed
         return None, ""

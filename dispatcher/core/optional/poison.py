@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final
 
 from dispatcher.core.bounds import NEVER_MS
-from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.consumer_life import Ending
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature, Handler
@@ -87,16 +87,14 @@ class Suspects(Feature):
             return  # of its former connection
         consumer.note(Told)[type(told)] = told.begun
 
-    def _blame(self, consumer: Consumer) -> tuple[Original, str] | None:
+    def _blame(self, consumer: Consumer, ending: Ending) -> tuple[Original, str] | None:
         """The message that has killed this consumer, if that is sure."""
-        poison = self._poison_of(consumer)
+        poison = self._poison_of(consumer, ending)
         return (poison, REASON_POISON) if poison is not None else None
 
-    def _poison_of(self, consumer: Consumer) -> Original | None:
+    def _poison_of(self, consumer: Consumer, ending: Ending) -> Original | None:
         settles = self._state.settles
-        evicted_by = consumer.evicted_by
-        is_no_death = evicted_by is not None and evicted_by.is_no_death
-        begun = set() if is_no_death else may_have_begun(consumer)
+        begun = set() if ending is Ending.NOTHING else may_have_begun(consumer)
         for message in consumer.in_flight.values():
             if message not in begun:
                 message.unbegun += 1
@@ -106,9 +104,8 @@ class Suspects(Feature):
         self._let_go(consumer)
         if suspect is None or suspect.consumer is not consumer or not is_alone:
             return None
-        is_meant = evicted_by is not None and evicted_by.is_meant
-        if is_meant or consumer.resumes_as is ConsumerState.LEAVING:
-            return None  # it ended because it was meant to
+        if ending is not Ending.DEATH:
+            return None
         if settles > suspect.settles_at_death:
             self._unproven.pop(suspect, None)
             self._state.counters["poisoned"] += 1

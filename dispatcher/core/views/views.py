@@ -379,8 +379,11 @@ class Views:
             "groups": len(consumer.groups),
             "alone": consumer.alone_with is not None,
             "drained": consumer.drained,
-            "overdue": consumer.overdue,
-            "evicted_by": consumer.evicted_by.value if consumer.evicted_by is not None else None,
+            **{
+                name: value
+                for say in self._state.explanation.consumer_columns
+                for name, value in say(consumer).items()
+            },
             "id_wanted_by": self._wanted_by(consumer),
             "queue": consumer.queue,
             "last_heartbeat_ms": self._silent_ms(consumer),
