@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dispatcher.core.effects import Effects, Snapshot
-from dispatcher.core.model import Original
+from dispatcher.core.model import Group, Original
 from dispatcher.core.records import Record
 
 #: Changes the lane's state for one kind of event; dispatches nothing.
@@ -104,6 +104,9 @@ class AbsentOriginals(Protocol):
     def go_before(self, group_id: bytes) -> bool:
         """Some of this group id that no consumer has are still to come: they go before everything newer. The
         signal `all_back` says when that ends."""
+
+    def may_come(self, group: Group) -> bool:
+        """Messages of the group that are not here may still come: they were here before, or are parked."""
 
     def is_lost(self, message: Original) -> bool:
         """Its original will not come back."""

@@ -68,7 +68,7 @@ class Signals:
     all_back: list[Callable[[bytes], None]] = field(default_factory=list)
     #: True: the group's waiting messages go soon, although they don't go now.
     goes_soon: list[Callable[[Group], bool]] = field(default_factory=list)
-    #: True: waiting messages of the group may be about to go somewhere: an operator has said so.
+    #: True: waiting messages of the group may be about to go somewhere, or older ones are still to come.
     busy: list[Callable[[Group], bool]] = field(default_factory=list)
     #: True: messages of the group are out, and none was settled for longer than usual.
     stands_still: list[Callable[[Group], bool]] = field(default_factory=list)

@@ -150,7 +150,7 @@ class Stops(Feature):
         assert stop.decision is not None
         heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
         message = next((head for head in heads if head is not None and is_of(stop, head)), None)
-        if message is None and self._is_to_come(group):
+        if message is None and self._state.absent.may_come(group):
             self._state.awaiting_decision.add(group)
             return
         if message is not None:  # else it has expired, or others deleted it
@@ -162,12 +162,6 @@ class Stops(Feature):
         self._goes_on(group, stop.decision)
         if message is not None:
             waits_no_more(self._state, message)
-
-    def _is_to_come(self, group: Group) -> bool:
-        """It may wait in a parking queue, or on its way to one, or it has not come back from where it was
-        under the former leader."""
-        is_recovering = bool(group.unresolved) or self._state.is_recovering
-        return is_recovering or self._state.parking.may_bring(group)
 
     def _drop(self, message: Original) -> None:
         state = self._state

@@ -40,6 +40,9 @@ class ParkedEntries:
     def may_have(self, group: Group) -> bool:
         return bool(self._state.parking.route(group))
 
+    def may_bring(self, group: Group) -> bool:
+        return self._state.parking.may_bring(group)
+
     def expecting(self, message: Original) -> ParkingQueue | None:
         return self._state.parking[message.queue] if message.is_parked else None
 

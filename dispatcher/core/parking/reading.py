@@ -10,7 +10,7 @@ from typing import Final
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.holds import HoldKind
-from dispatcher.core.model import Backlog, Group, GroupState, Original
+from dispatcher.core.model import Backlog, Group, Original
 from dispatcher.core.operators.stop import has_decision
 from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
@@ -64,10 +64,7 @@ class ParkedReading(Feature):
         """Its waiting messages may be about to move, or other messages of it that the journal knows are still
         to come: from an inbound queue, or from a parking queue that got them back. Those go to consumers
         when they come. Messages that wait now may be older, and must not be parked behind them."""
-        if group.state is GroupState.RECOVERING or any(busy(group) for busy in self._state.signals.busy):
-            return True
-        is_pending = self._recovery.pending_redeliveries.has_any_of(group.id)
-        return is_pending or self._given_back.has_any_of(group.id)
+        return any(busy(group) for busy in self._state.signals.busy) or self._given_back.has_any_of(group.id)
 
     # -- messages that were read --
 

@@ -38,6 +38,9 @@ class Elsewhere(Protocol):
     def may_have(self, group: Group) -> bool:
         """Whether messages of this group may come from elsewhere."""
 
+    def may_bring(self, group: Group) -> bool:
+        """Whether messages of this group are there and not here, or on their way there."""
+
     def expecting(self, message: Original) -> Expecting | None:
         """The queue that is to deliver this original; None: it is none of these."""
 

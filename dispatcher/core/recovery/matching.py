@@ -19,7 +19,7 @@ from dispatcher.core.entries import ended_entry
 from dispatcher.core.events import AcksProven, RedeliveriesEnded
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import Consumer, Group, MessageState, Original
+from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.orders import DeadLetter
 from dispatcher.core.queue_ids import UNKNOWN_INBOUND, is_known_inbound
@@ -60,6 +60,7 @@ class Recovery(Feature):
         self.pending_redeliveries = PendingRedeliveries(state.key_of, state.signals.all_back)
         state.absent = self
         state.signals.claiming.append(self.claims)
+        state.signals.busy.append(self._is_awaited)
 
     def events(self) -> Mapping[type, Handler]:
         inbounds = self._state.inbounds
@@ -330,6 +331,15 @@ class Recovery(Feature):
                 continue
             self._groups.resolved(message)
             message.group = None
+
+    def _is_awaited(self, group: Group) -> bool:
+        """Messages of the group that were here under the former leader are still to come, and are older."""
+        return group.state is GroupState.RECOVERING or self.pending_redeliveries.has_any_of(group.id)
+
+    def may_come(self, group: Group) -> bool:
+        """Some of the group may still come, from any queue."""
+        is_recovering = bool(group.unresolved) or self._state.is_recovering
+        return is_recovering or self._elsewhere.may_bring(group)
 
     def go_before(self, group_id: bytes) -> bool:
         """Messages of this id that no consumer has are still to come."""
