@@ -41,8 +41,9 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
 8. `lane`         a step, from its first event to its effects.
 
 Behind them stand, to look things up: `consumer_life` (the states of a consumer) and `shared_facts` (what
-capabilities keep of the whole lane for each other); `holds` (all that can keep messages from going, by
-their codes), `explanation` (why a group waits: the same decisions, with their facts) and `wording`;
+capabilities keep of the whole lane for each other, and `absent`: recovery's answers about messages whose
+originals are not back); `holds` (all that can keep messages from going, by their codes), `explanation` (why
+a group waits: the same decisions, with their facts) and `wording`;
 `records`, `orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
 `bounds`, `queue_ids`, `runs`; `settled_originals` (whose acks RabbitMQ may not have processed yet);
 `feature`, `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);

@@ -60,7 +60,6 @@ class Parts(NamedTuple):
     """A lane's features, and by their names those that every lane has and others build on."""
 
     recovery: Recovery
-    settlement: Settlement
     membership: Membership
     commands: Commands
     features: list[Feature]
@@ -125,4 +124,4 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
     ]
     made = [feature for feature in features if feature is not None]
     state.features |= {type(feature): feature for feature in made}
-    return Parts(recovery, settlement, membership, commands, made)
+    return Parts(recovery, membership, commands, made)

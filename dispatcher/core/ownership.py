@@ -89,9 +89,7 @@ def came_back(state: LaneState, group: Group, message: Original) -> None:
 
 
 def nothing_in_flight(state: LaneState, group: Group) -> None:
-    """Nothing of the group is in flight any more."""
-    if group.unresolved:
-        return
+    """Nothing of the group is in flight any more. One that recovers goes on when it is through."""
     if group.state is OWNED and state.policy.keeps_owner:
         for rested in state.signals.group_rested:
             rested(group)

@@ -1,6 +1,6 @@
 """Recovery: entries of the journal are matched with the originals that the broker delivers again.
 
-- `journal_replay`: from the journal's records to the entries that are still open
+- `journal_replay`: from the journal's records to the entries that are still open; parking reads its own there
 - `matching`: redelivered originals are matched with open and settled entries
 - `elsewhere`: what recovery asks and tells about originals in other queues than the inbound ones
 - `expected`: what one inbound queue may still deliver again, and the window that this needs
