@@ -64,7 +64,7 @@ def assign(task: Task, *, tolerance: float = 0.0, moves_max: int | None = None) 
         return bool(allowed)
 
     if repair(bound * (1 + tolerance)):  # nothing can be better by more than what does not count
-        return _fewest_moves(found, tolerance)
+        return _fewest_moves(found, bound * (1 + tolerance))
     from_nothing = _kept(task, _from_nothing(task))
     if moves_max is None or from_nothing.moves <= moves_max:
         found.append(from_nothing)
@@ -72,12 +72,13 @@ def assign(task: Task, *, tolerance: float = 0.0, moves_max: int | None = None) 
     while high - low > max(_EXACT, tolerance / 10) * high:
         middle = (low + high) / 2
         low, high = (low, middle) if repair(middle) else (middle, high)
-    repair(min(each.makespan for each in found) * (1 + tolerance))
-    return _fewest_moves(found, tolerance)
+    enough = min(each.makespan for each in found) * (1 + tolerance)
+    repair(enough)
+    return _fewest_moves(found, enough)
 
 
-def _fewest_moves(found: list[Assignment], tolerance: float) -> Assignment:
-    enough = min(each.makespan for each in found) * (1 + tolerance) * (1 + _EQUAL)
+def _fewest_moves(found: list[Assignment], makespan: float) -> Assignment:
+    enough = makespan * (1 + 2 * _EQUAL)
     return min(
         (each for each in found if each.makespan <= enough), key=lambda each: (each.moves, each.makespan)
     )

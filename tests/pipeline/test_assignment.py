@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import accumulate, product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.pipeline.assignment import UNOWNED, Assignment, Task, assign, forced, lower_bound
+from dispatcher.pipeline.plan import Wishes
 
 ALMOST = 1 + 1e-6
 
@@ -153,3 +155,34 @@ def test_a_hundred_thousand_groups_by_zipf_take_no_time() -> None:
     gone = accumulate(costs)  # the largest first: with fewer it can't be
     total = sum(costs)
     assert found.moves == 1 + next(n for n, cost in enumerate(gone) if total - cost <= allowed * ALMOST)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("speeds", [[1.0] * 16, [0.5, 0.8, 1.0, 1.0, 1.3, 2.5]], ids=["equal", "unequal"])
+def test_the_busiest_is_within_a_twentieth_of_what_a_linear_program_allows(
+    skew: float, speeds: list[float]
+) -> None:
+    """Of 3,000 groups that start anywhere, on consumers that keep some load, with `plan`'s tolerance."""
+    rng = Random(f"{skew} {len(speeds)}")
+    costs = [round(1e6 / (rank + 1) ** skew * rng.uniform(0.5, 1.5)) for rank in range(3_000)]
+    owners = [rng.randrange(len(speeds)) for _ in costs]
+    of = task(costs, owners, speeds, [round(sum(costs) / 100 * rng.random()) for _ in speeds])
+    found = checked(of, assign(of, tolerance=Wishes().tolerance))
+    assert found.makespan <= 1.05 * least_fractional(of) * ALMOST
+
+
+def least_fractional(of: Task) -> float:
+    """The optimum of the linear program in which groups may be divided: minimise T where each group's parts
+    `x` add up to 1, and the load of each consumer is at most its speed times T. A solution of the program and
+    one of its dual with the same value prove it."""
+    fixed, speed = of.fixed_loads(), sum(of.speeds)
+    best = (sum(of.costs) + sum(fixed)) / speed
+    x = [(of.speeds[c] * best - fixed[c]) / sum(of.costs) for c in range(len(of.speeds))]  # of every group
+    assert min(x) >= 0
+    assert sum(x) == pytest.approx(1)
+    loads = [fixed[c] + sum(cost * x[c] for cost in of.costs) for c in range(len(of.speeds))]
+    assert max(load / each for load, each in zip(loads, of.speeds, strict=True)) == pytest.approx(best)
+    price = 1 / speed  # of a consumer's work; a group's is its cost times the least of these prices
+    assert sum(price * each for each in of.speeds) == pytest.approx(1)
+    assert sum(price * cost for cost in of.costs) + sum(price * load for load in fixed) == pytest.approx(best)
+    return best
