@@ -357,7 +357,7 @@ class Membership(Feature):
         if liveness.lost or liveness.refusing or self._state.now_ms >= liveness.wakes_at_ms:
             for consumer in liveness.run_timers():
                 self.resume(consumer)
-        if self._reports.open and self._reports.closes_now():
+        if self._state.lane_holds and self._reports.closes_now():
             self.finish_all_leaving()
 
     def next_deadline_ms(self) -> int | None:
