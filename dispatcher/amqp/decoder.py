@@ -36,10 +36,17 @@ _HEADER_BYTES_MIN: Final = wire.HEADER_HEAD_BYTES + 2
 
 _read_frame_head: Final = Struct(">BHI").unpack_from
 _read_u32: Final = Struct(">I").unpack_from
-_read_deliver_head: Final = Struct(">BHIIB").unpack_from  # … size, method, length of the consumer tag
-_read_deliver_middle: Final = Struct(">QBB").unpack_from  # tag, redelivered, length of the exchange
-_read_header: Final = Struct(">IIIQ").unpack_from  # mark, size, class and weight, body size
-_read_body_head: Final = Struct(">II").unpack_from  # mark, size
+# For each message, so with types that spare mypyc to compute with objects.
+#: Kind, channel, size, method, length of the consumer tag.
+_read_deliver_head: Final[Callable[[bytes, int], tuple[int, int, int, int, int]]] = Struct(
+    ">BHIIB"
+).unpack_from
+#: Tag, redelivered, length of the exchange.
+_read_deliver_middle: Final[Callable[[bytes, int], tuple[int, int, int]]] = Struct(">QBB").unpack_from
+#: Mark, size, class and weight, body size.
+_read_header: Final[Callable[[bytes, int], tuple[int, int, int, int]]] = Struct(">IIIQ").unpack_from
+#: Mark, size.
+_read_body_head: Final[Callable[[bytes, int], tuple[int, int]]] = Struct(">II").unpack_from
 _read_content_head: Final = Struct(">IQ").unpack_from
 _read_confirm: Final = Struct(">QB").unpack_from
 _read_u16: Final = Struct(">H").unpack_from

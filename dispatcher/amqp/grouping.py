@@ -109,14 +109,14 @@ class Grouping:
                     break
         return None, None
 
-    def closes(self, fields: list[bytes], properties: bytes) -> bool:
+    def closes(self, fields: list[bytes]) -> bool:
         """Whether the sequence header is a negative number: this message is the last of its group.
 
         An integer, float or double below zero, or a string that says a negative integer (bridges from
         other protocols send strings). Anything else means nothing.
         """
         key = self._sequence_key
-        if key is None or (key not in properties and SECTION_MARK not in properties):
+        if key is None:
             return False
         for field in fields:
             if field.startswith(key):
@@ -128,7 +128,7 @@ class Grouping:
                 return number is not None and number < 0
         return False
 
-    def number(self, fields: list[bytes], properties: bytes) -> int | None:
+    def number(self, fields: list[bytes]) -> int | None:
         """The number in the sequence header, with its sign; None: there is none, or the lane does not ask for
         it.
 
@@ -136,8 +136,6 @@ class Grouping:
         """
         key = self._sequence_key
         if not self.reads_numbers or key is None:
-            return None
-        if key not in properties and SECTION_MARK not in properties:
             return None
         for field in fields:
             if field.startswith(key):

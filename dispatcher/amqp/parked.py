@@ -112,7 +112,7 @@ def read_parked(fetched: Fetched, grouping: Grouping, exchange: bytes) -> Parked
     content.group, content.refusal = grouping.find(
         kept, content.properties, content.table_end, routing_key
     )  # fmt: skip
-    content.closing = grouping.closes(kept, content.properties)
+    content.closing = grouping.closes(kept)
     return ParkedContent(content, queue, arrival, term, attempt, deadline_at_ms, waits_since_ms)
 
 

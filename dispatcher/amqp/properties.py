@@ -6,6 +6,7 @@ their length, so depth costs nothing. RabbitMQ ignores the two lowest flag bits,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct, error
 from typing import Final
 
@@ -53,7 +54,7 @@ for _types, _bytes in (("V", 1), ("tbB", 2), ("su", 3), ("Iif", 5), ("D", 6), ("
     for _type in _types:
         _VALUE_BYTES[ord(_type)] = _bytes
 
-_read_u32: Final = Struct(">I").unpack_from
+_read_u32: Final[Callable[[bytes, int], tuple[int]]] = Struct(">I").unpack_from
 
 
 def split_table(properties: bytes) -> tuple[list[bytes], int, int]:

@@ -53,6 +53,8 @@ from dispatcher.wire.protocol import (
 )  # fmt: skip
 
 FINGERPRINT_BYTES: Final = 16
+#: Its copies hash fingerprints: to make a hash object with its settings takes as long as a small message.
+_NOTHING_HASHED: Final = blake2b(digest_size=FINGERPRINT_BYTES)
 #: Whatever property list we could not read, as one header of the dead queue's copy.
 HEADER_PROPERTIES: Final = HEADER_PREFIX + "properties"
 #: A consumer's reason may be long; with this much the smallest frame that AMQP knows (4,096) is enough.
@@ -126,12 +128,12 @@ def read_content(delivery: Delivery, grouping: Grouping) -> Content:
         if suspect:
             sent = [field for field in fields if not field.startswith(_BROKER_FIELDS)]
         content = Content(
-            group, grouping.closes(readable, properties), refusal,
+            group, grouping.closes(readable), refusal,
             _fingerprint(exchange, routing_key, properties, sent, table_at, table_end, body),
             exchange, routing_key, properties, table_at, table_end, body,
         )  # fmt: skip
         if grouping.reads_numbers:
-            content.number = grouping.number(readable, properties)
+            content.number = grouping.number(readable)
         if suspect or properties[0] & (HEADERS | EXPIRATION) != HEADERS or properties[1] & USER_ID:
             _clean(content, fields, grouping)
     except ProtocolViolation as problem:
@@ -164,14 +166,13 @@ def _fingerprint(
     lengths = _pack_lengths(
         len(exchange), len(routing_key), high & ~HEADERS, low, len(head), len(table), len(tail)
     )
+    digest = _NOTHING_HASHED.copy()
     if len(body) > _JOINED_BODY_BYTES_MAX:
-        digest = blake2b(
-            b"".join((lengths, exchange, routing_key, head, table, tail)), digest_size=FINGERPRINT_BYTES
-        )
+        digest.update(b"".join((lengths, exchange, routing_key, head, table, tail)))
         digest.update(body)
-        return digest.digest()
-    joined = b"".join((lengths, exchange, routing_key, head, table, tail, body))
-    return blake2b(joined, digest_size=FINGERPRINT_BYTES).digest()
+    else:
+        digest.update(b"".join((lengths, exchange, routing_key, head, table, tail, body)))
+    return digest.digest()
 
 
 def _clean(content: Content, fields: list[bytes], grouping: Grouping) -> None:
@@ -235,12 +236,16 @@ def _number_head(name: str) -> bytes:
     return field(name.encode(), b"l", b"")
 
 
-_SEQ, _EPOCH, _ATTEMPT = (_number_head(name) for name in (HEADER_SEQ, HEADER_EPOCH, HEADER_ATTEMPT))
-_GROUP_SEQ, _DEADLINE = _number_head(HEADER_GROUP_SEQ), _number_head(HEADER_DEADLINE)
+_SEQ: Final = _number_head(HEADER_SEQ)
+_EPOCH: Final = _number_head(HEADER_EPOCH)
+_ATTEMPT: Final = _number_head(HEADER_ATTEMPT)
+_GROUP_SEQ: Final = _number_head(HEADER_GROUP_SEQ)
+_DEADLINE: Final = _number_head(HEADER_DEADLINE)
 _ID: Final = field(HEADER_ID.encode(), b"S", _pack_u32(2 * FINGERPRINT_BYTES))
 _GROUP: Final = field(HEADER_GROUP.encode(), b"S", b"")
-_pack_numbers: Final = Struct(f">{len(_SEQ)}sq{len(_EPOCH)}sq{len(_ATTEMPT)}sq{len(_ID)}s").pack
-_pack_group: Final = Struct(f">{len(_GROUP_SEQ)}sq{len(_GROUP)}sI").pack
+_NUMBERS: Final = f">{len(_SEQ)}sq{len(_EPOCH)}sq{len(_ATTEMPT)}sq{len(_ID)}s{2 * FINGERPRINT_BYTES}s"
+_pack_numbers: Final = Struct(_NUMBERS).pack
+_pack_grouped: Final = Struct(f"{_NUMBERS}{len(_GROUP_SEQ)}sq{len(_GROUP)}sI").pack
 _pack_deadline: Final = Struct(f">{len(_DEADLINE)}sq").pack
 
 
@@ -302,7 +307,7 @@ def copy_frames(
     if 0 < len(body) <= frame_max - wire.FRAME_OVERHEAD_BYTES:
         body_head = wire.pack_body_head(wire.FRAME_END, wire.FRAME_BODY, channel, len(body))
         return b"".join((*parts, body_head, body, wire.END))
-    return b"".join((*parts, wire.END, wire.body_frames(channel, body, frame_max)))
+    return b"".join((*parts, wire.END, *wire.body_frames(channel, body, frame_max)))
 
 
 def bundle_entry(
@@ -312,13 +317,11 @@ def bundle_entry(
     """A copy as it stands in a bundle: property list and body of what `copy_frames` would publish."""
     added = _added_headers(content, group, seq, group_seq, epoch, attempt, deadline_at_ms, first_header)
     properties, table_at, table_end = content.properties, content.table_at, content.table_end
-    tail, body = properties[table_end:], content.body
-    if properties[0] & DELIVERY_MODE:
-        tail = b"\x01" + tail[1:]
+    mode, body = b"\x01" if properties[0] & DELIVERY_MODE else b"", content.body
     return b"".join((
-        _pack_u32(table_end + len(added) + len(tail)), properties[: table_at - 4],
-        _pack_u32(table_end - table_at + len(added)), properties[table_at:table_end], added, tail,
-        _pack_u32(len(body)), body,
+        _pack_u32(len(properties) + len(added)), properties[: table_at - 4],
+        _pack_u32(table_end - table_at + len(added)), properties[table_at:table_end], added,
+        mode, properties[table_end + len(mode) :], _pack_u32(len(body)), body,
     ))  # fmt: skip
 
 
@@ -326,11 +329,14 @@ def _added_headers(
     content: Content, group: bytes | None, seq: int, group_seq: int, epoch: int, attempt: int,
     deadline_at_ms: int | None, first_header: str | None,
 ) -> bytes:  # fmt: skip
-    added = _pack_numbers(
-        _SEQ, seq, _EPOCH, epoch, _ATTEMPT, attempt, _ID
-    ) + hexlify(content.fingerprint)  # fmt: skip
-    if group is not None:
-        added += _pack_group(_GROUP_SEQ, group_seq, _GROUP, len(group)) + group
+    identity = hexlify(content.fingerprint)
+    if group is None:
+        added = _pack_numbers(_SEQ, seq, _EPOCH, epoch, _ATTEMPT, attempt, _ID, identity)
+    else:
+        added = _pack_grouped(
+            _SEQ, seq, _EPOCH, epoch, _ATTEMPT, attempt, _ID, identity,
+            _GROUP_SEQ, group_seq, _GROUP, len(group),
+        ) + group  # fmt: skip
         if not group.isascii():
             added += _in_base64(group)
     if deadline_at_ms is not None:

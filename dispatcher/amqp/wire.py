@@ -81,14 +81,14 @@ def ack_frame(channel: int, tag: int, multiple: bool = False) -> bytes:
     return _pack_ack(FRAME_METHOD, channel, _ACK_BYTES, BASIC_ACK, tag, multiple, FRAME_END)
 
 
-def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    """The body in as many frames as it needs; none when it is empty."""
+def body_frames(channel: int, body: bytes, frame_max: int) -> list[bytes]:
+    """The body in as many frames as it needs, in pieces; none when it is empty."""
     step = frame_max - FRAME_OVERHEAD_BYTES
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for at in range(0, len(body), step):
         piece = body[at : at + step]
-        parts += (pack_frame_head(FRAME_BODY, channel, len(piece)), piece, END)
-    return b"".join(parts)
+        pieces += (pack_frame_head(FRAME_BODY, channel, len(piece)), piece, END)
+    return pieces
 
 
 def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
@@ -97,4 +97,4 @@ def content_frames(channel: int, properties: bytes, body: bytes, frame_max: int)
     if size + FRAME_OVERHEAD_BYTES > frame_max:
         raise ValueError(f"{len(properties)} bytes of properties don't fit in a frame of {frame_max}")
     header = pack_header_head(FRAME_HEADER, channel, size, BASIC_CONTENT, len(body))
-    return header + properties + END + body_frames(channel, body, frame_max)
+    return b"".join((header, properties, END, *body_frames(channel, body, frame_max)))

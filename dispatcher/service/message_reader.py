@@ -57,14 +57,14 @@ class MessageReader:
         for delivery in deliveries:
             content = read_content(delivery, grouping)
             expiration_ms = content.expiration_ms
-            message = (Original if content.marker is None else BarrierMark)(
+            message = Original(
                 inbound, delivery.tag, (epoch, delivery.tag), content.fingerprint, content.group,
                 content, content.size, now_ms, delivery.redelivered,
                 content.closing and not self._hands_over,  # its settle is unknown in a hand-over lane
                 None if expiration_ms is None else now_ms + expiration_ms, content.refusal,
             )  # fmt: skip
-            if type(message) is BarrierMark:
-                message.command = content.marker or ""
+            if content.marker is not None:
+                message = _marker(message, content.marker)
             if delivery.redelivered and message.refusal is None:
                 message.deliveries = delivery_count(delivery.properties)
             if len(content.properties) > self._surely_fits:
@@ -132,3 +132,13 @@ class MessageReader:
         (message,) = self.messages(FIRST_INBOUND, [delivery])
         message.queue, message.refusal, message.group_id = queue, problem, None
         return message
+
+
+def _marker(message: Original, command: str) -> BarrierMark:
+    """This message as what it is: the marker of an operation. What is not here means nothing of one."""
+    marker = BarrierMark(
+        message.inbound, message.tag, message.arrival, message.fingerprint, message.group_id, message.content,
+        message.size, message.received_at_ms, message.redelivered,
+    )  # fmt: skip
+    marker.command = command
+    return marker

@@ -38,7 +38,7 @@ def find(raw: bytes, grouping: Grouping = GROUPING) -> tuple[bytes | None, str |
 
 
 def closes(raw: bytes, grouping: Grouping = GROUPING) -> bool:
-    return grouping.closes(readable_fields(split_table(raw)[0], raw), raw)
+    return grouping.closes(readable_fields(split_table(raw)[0], raw))
 
 
 @pytest.mark.parametrize("group", ["g", "größe/1", "x" * 1_000])

@@ -25,7 +25,7 @@ def find(
 
 
 def closes(raw: bytes, grouping: Grouping = DEFAULT) -> bool:
-    return grouping.closes(split_table(raw)[0], raw)
+    return grouping.closes(split_table(raw)[0])
 
 
 @pytest.mark.parametrize(
