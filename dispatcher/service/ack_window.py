@@ -13,7 +13,7 @@ replaced by one whose prefetch is free (`InboundFeed`).
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final, NamedTuple
 
 #: Under load a message is in flight for 50 to 200 ms: after that the one in front is stuck, not just slow.
@@ -40,8 +40,8 @@ AWAITED_ACK_DELAY_US: Final = 25
 UNPROVEN_MAX: Final = 40_000
 #: More waiting acks than this are many.
 MANY: Final = UNPROVEN_MAX // 2
-#: Acked deliveries are forgotten once they are half of the remembered ones, and more than this.
-SPARE: Final = 1_000
+#: The lowest unsettled delivery is sought so far behind the former one, and then among all.
+SOUGHT: Final = 1_000
 
 
 class Ack(NamedTuple):
@@ -59,19 +59,19 @@ class AckWindow:
 
     def __init__(self, *, prefetch: int) -> None:
         self._delivered = 0
-        self._unsettled: OrderedDict[int, None] = OrderedDict()  # in order: bounded by the look-ahead
+        self._unsettled: set[int] = set()  # bounded by the look-ahead
+        self._lowest = 1  # all before it are settled or given back
         self._fresh: list[int] = []  # settled since the last `take`
-        self._waiting: OrderedDict[int, int] = OrderedDict()  # settled behind an unsettled one: tag → since
-        # The same tags, lowest first; those that have not waited for long, by time; and those that have,
-        # lowest first. Each with some that are acked since.
-        self._lowest_waiting: list[int] = []
-        self._young: deque[tuple[int, int]] = deque()
+        self._waiting: dict[int, int] = {}  # settled behind an unsettled one: tag → since
+        # The same tags: those that have not waited for long, by time; and those that have, lowest first. Each
+        # with some that are acked since.
+        self._young: deque[tuple[int, list[int]]] = deque()
         self._due: list[int] = []
         self._delay_ms = SINGLE_ACK_DELAY_MS
         self._tokens_us = float(PORTION_US)
         self._tokens_at_ms = 0
         self._percent = BUDGET_PERCENT
-        self._settled: deque[int] = deque()  # in the order of their settles, until `take_acked`
+        self._settled: list[int] = []  # in the order of their settles, until `take_acked`
         self.begin_consumer(prefetch)
 
     def begin_consumer(self, prefetch: int) -> None:
@@ -110,17 +110,17 @@ class AckWindow:
         """This many more deliveries arrived."""
         first = self._delivered + 1
         self._delivered += count
-        self._unsettled.update(dict.fromkeys(range(first, first + count)))
+        self._unsettled.update(range(first, first + count))
 
     def settle(self, tag: int) -> None:
         """This delivery may be acked."""
-        del self._unsettled[tag]
+        self._unsettled.remove(tag)
         self._fresh.append(tag)
         self._settled.append(tag)
 
     def give_back(self, tag: int) -> None:
         """This delivery goes back to its queue: nothing is to be acked."""
-        del self._unsettled[tag]
+        self._unsettled.remove(tag)
         self._former -= tag < self._first
 
     def take(self, now_ms: int, *, awaited: bool = False, everything: bool = False) -> list[Ack]:
@@ -138,11 +138,8 @@ class AckWindow:
             for tag in single:
                 del self._waiting[tag]
         if not self._waiting:
-            self._lowest_waiting.clear()
             self._young.clear()
             self._due.clear()
-        elif len(self._lowest_waiting) > 2 * len(self._waiting) + SPARE:
-            self._lowest_waiting = sorted(self._waiting)
         if self._former:
             first = self._first
             self._former -= sum(tag < first for tag in acked) + sum(tag < first for tag in single)
@@ -152,22 +149,37 @@ class AckWindow:
     def _coverable(self, now_ms: int) -> list[int]:
         """What one multiple ack covers; what else is fresh waits from now on. A multiple ack must name a tag
         that is not acked yet."""
-        lowest = next(iter(self._unsettled), self._delivered + 1)
-        waiting, heap = self._waiting, self._lowest_waiting
-        covered = []
+        waiting, former, lowest = self._waiting, self._lowest, self._find_lowest()
+        covered, late = list[int](), list[int]()
         for tag in self._fresh:
             if tag < lowest:
                 covered.append(tag)
             else:
                 waiting[tag] = now_ms
-                heapq.heappush(heap, tag)
-                self._young.append((now_ms, tag))
+                late.append(tag)
         self._fresh.clear()
-        while heap and heap[0] < lowest:
-            tag = heapq.heappop(heap)
-            if waiting.pop(tag, None) is not None:
+        if late:
+            self._young.append((now_ms, late))
+        passed = range(former, lowest) if lowest - former < len(waiting) else list(waiting)
+        for tag in passed:
+            if tag < lowest and tag in waiting:
+                del waiting[tag]
                 covered.append(tag)
         return covered
+
+    def _find_lowest(self) -> int:
+        """The lowest unsettled delivery, or else the next one."""
+        unsettled, lowest = self._unsettled, self._lowest
+        if not unsettled:
+            lowest = self._delivered + 1
+        elif lowest not in unsettled:
+            stop = lowest + SOUGHT
+            while lowest < stop and lowest not in unsettled:
+                lowest += 1
+            if lowest == stop:
+                lowest = min(unsettled)
+        self._lowest = lowest
+        return lowest
 
     def _affordable(self, now_ms: int, *, awaited: bool) -> list[int]:
         """Those of the waiting that are acked singly now, lowest first."""
@@ -177,9 +189,9 @@ class AckWindow:
         self._delay_ms = self._awaited_delay_ms if awaited else SINGLE_ACK_DELAY_MS
         waiting, young, due = self._waiting, self._young, self._due
         while young and young[0][0] <= now_ms - self._delay_ms:
-            tag = young.popleft()[1]
-            if tag in waiting:
-                heapq.heappush(due, tag)
+            for tag in young.popleft()[1]:
+                if tag in waiting:
+                    heapq.heappush(due, tag)
         chosen = list[int]()
         if len(self._settled) > UNPROVEN_MAX and self._settled[0] in waiting:
             chosen.append(self._settled[0])
@@ -199,9 +211,11 @@ class AckWindow:
         counted.
         """
         waiting, before = self._waiting, 0
-        unsettled = iter(self._unsettled)
-        stop = next(unsettled, self._delivered + 1)
         chosen = list[int]()
+        if not due:
+            return chosen
+        unsettled = iter(sorted(self._unsettled))
+        stop = next(unsettled, self._delivered + 1)
         while due and self._tokens_us > 0:
             tag = heapq.heappop(due)
             if tag not in waiting:
@@ -218,11 +232,13 @@ class AckWindow:
 
         One that still waits holds up those that were settled after it.
         """
-        settled, waiting = self._settled, self._waiting
         count = 0
-        while settled and settled[0] not in waiting and not self._fresh:
-            settled.popleft()
-            count += 1
+        if not self._fresh:
+            for tag in self._settled:
+                if tag in self._waiting:
+                    break
+                count += 1
+            del self._settled[:count]
         return count
 
     @property
