@@ -24,7 +24,7 @@ from dispatcher.core.model import (
     Original,
 )
 from dispatcher.core.ownership import close
-from dispatcher.core.records import Dispatched
+from dispatcher.core.records import Dispatched, new_record
 from dispatcher.core.state import LaneState
 
 
@@ -153,8 +153,7 @@ class DeliveryPass:
         inbound.dispatch(message.cost)
         state.unconfirmed += 1
         state.unconfirmed_bytes += message.size
-        # Past the constructor of the class, which is a Python function: this is done for every message.
-        copy = tuple.__new__(Dispatched, (
+        copy = new_record(Dispatched, (
             message, consumer.number, consumer.queue, seq, message.group_seq, message.epoch,
             message.attempt, message.first,
         ))  # fmt: skip

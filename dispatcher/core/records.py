@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dispatcher.core.model import Original
 from dispatcher.core.parking.orders import ParkingRecord, Relocating
@@ -115,5 +115,7 @@ Record = (
 )  # fmt: skip
 #: An open message: in flight, on its way to the dead queue, or to a parking queue.
 JournalEntry = OpenEntry | DeadLetterPending | Relocating
+#: Makes one of its fields, past the constructor of its class: that is a Python function.
+new_record: Final = tuple.__new__
 #: In place of an incarnation's number: no consumer has the message.
 NOBODY = 0

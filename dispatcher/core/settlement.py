@@ -57,17 +57,18 @@ class Settlement(Feature):
         """Settle the messages in flight with the numbers first to last; journal them as runs without gaps."""
         state, in_flight = self._state, consumer.in_flight
         seqs: Sequence[int] = range(first, last + 1)
-        if len(seqs) > len(in_flight) or not in_flight.keys() >= set(seqs):
+        if len(seqs) > len(in_flight) or not all(seq in in_flight for seq in seqs):
             # A consumer that names more than there is does not make us count it.
             seqs = sorted(seq for seq in in_flight if first <= seq <= last)
             state.ignored_settles.note(consumer.id, last - first + 1 - len(seqs))
             if not seqs:
                 return
+        messages = [in_flight[seq] for seq in seqs]
         for settling in state.signals.settling:
-            settling(consumer, [in_flight[seq] for seq in seqs])
+            settling(consumer, messages)
         moved = list[Record]()
-        for seq in seqs:
-            message = in_flight.pop(seq)
+        for message in messages:
+            del in_flight[message.seq]
             message.consumer = None
             group = message.group
             if group is not None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Any, Final, cast
 
 from dispatcher.core.records import (
     DeadLetterPending,
@@ -82,7 +82,9 @@ def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
     append = parts.append
     for record in records:
         if type(record) is Dispatched:  # first and inline: nearly all records are these and the ranges
-            message, incarnation, _, seq, group_seq, epoch, attempt, first = record
+            message = record.message
+            # As the objects that they are: they are packed, not computed with.
+            _, incarnation, _, seq, group_seq, epoch, attempt, first = cast("tuple[Any, ...]", record)
             lane_epoch, tag = message.arrival
             group = message.group_id
             entry = _pack_entry(

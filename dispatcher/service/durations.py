@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -31,7 +31,7 @@ class Histogram:
         self._counts[bisect_left(BOUNDS_S, duration_s)] += times
         self._sum_s += duration_s * times
 
-    def add_all_ms(self, durations_ms: Iterable[int]) -> None:
+    def add_all_ms(self, durations_ms: Sequence[int]) -> None:
         """Add whole milliseconds, most of which are equal."""
         for duration_ms, times in Counter(durations_ms).items():
             self.add(max(duration_ms, 0) / 1_000, times)  # the clock may have been set back
@@ -79,14 +79,14 @@ class MessageDurations:
         actions = effects.actions
         if not actions:
             return
-        handed_over = [
-            action.message.waits_since_ms
+        waited_ms = [
+            now_ms - action.message.waits_since_ms
             for action in actions
             if type(action) is Dispatched and action.message.attempt == 1
         ]
-        if handed_over:
-            self.wait.add_all_ms(now_ms - since_ms for since_ms in handed_over)
+        if waited_ms:
+            self.wait.add_all_ms(waited_ms)
         acks = actions[-1]  # they are behind all else
         if type(acks) is AckInbound:
-            ended = [message.dispatched_at_ms for message in acks.messages if message.dispatched_at_ms]
-            self.process.add_all_ms(now_ms - since_ms for since_ms in ended)
+            out_ms = [now_ms - each.dispatched_at_ms for each in acks.messages if each.dispatched_at_ms]
+            self.process.add_all_ms(out_ms)

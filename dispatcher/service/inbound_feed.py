@@ -215,7 +215,8 @@ class InboundFeed:
 
     def settle(self, tag: int) -> None:
         """This original has ended: ack it with the next flush."""
-        self._out.pop(tag, None)
+        if self._out:
+            self._out.pop(tag, None)
         if self._over or tag in self._not_in_history:  # acks are counted in the order of the settles
             self._over.append(tag)
         else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.core.queue_ids import QueueId, is_parking
+from dispatcher.core.model import Original
+from dispatcher.core.queue_ids import is_parking
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.parking_feeds import ParkingFeeds
 
@@ -16,12 +17,13 @@ class OriginalAcks:
         self._feeds = feeds
         self._parking = parking
 
-    def settle(self, queue: QueueId, tag: int) -> None:
-        """This original has ended: ack it with the next flush."""
-        if not is_parking(queue):
-            self._feeds[queue].settle(tag)
-        else:
-            self._parking.settle(queue, tag)
+    def settle(self, messages: Sequence[Original]) -> None:
+        """These originals have ended: ack them with the next flush."""
+        for message in messages:
+            if not is_parking(message.queue):
+                self._feeds[message.queue].settle(message.tag)
+            else:
+                self._parking.settle(message.queue, message.tag)
 
     def flush_acks(self, now_ms: int, *, everything: bool = False) -> None:
         """Send the acks that are due; `everything`: all of them."""

@@ -30,6 +30,7 @@ from dispatcher.core.forwarding.orders import (
     ReclaimQueue,
     ReleaseQueue,
 )
+from dispatcher.core.model import Original
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, TargetAction
 from dispatcher.core.orders import (
     AckInbound,
@@ -93,7 +94,7 @@ class Outbox:
         bisect_state: BisectState,
         recorder: Recorder,
         *,
-        ack: Callable[[QueueId, int], None],
+        ack: Callable[[list[Original]], None],
         later: Callable[[float, Callable[[], None]], None],
         on_window: Callable[[QueueId, int], None],
         on_parking: Callable[[ParkingAction], None],
@@ -144,9 +145,7 @@ class Outbox:
                 else:
                     self._copy(action, self._bundles.open(action.queue))  # type: ignore[arg-type, union-attr]
             elif kind is AckInbound:
-                ack = self._ack
-                for message in action.messages:  # type: ignore[union-attr]
-                    ack(message.queue, message.tag)
+                self._ack(action.messages)  # type: ignore[union-attr]
             else:
                 self._perform_rare(action, careful=careful)
         if careful:
