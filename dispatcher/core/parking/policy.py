@@ -6,7 +6,7 @@ unparks; nothing here dispatches.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -297,19 +297,18 @@ class Parking(Feature):
         """Park all groups of the consumer that most of these messages wait for. They go on until there is a
         queue for them. Returns since when waiting messages count as blocked: not before they can be parked,
         for to look at them costs time."""
-        counts: dict[str, int] = {}
-        groups: dict[str, dict[Group, None]] = {}
-        for message in messages:
-            group = self._group_of(message)
+        counts: Counter[str] = Counter()
+        groups: dict[str, list[Group]] = {}
+        for group, count in Counter(map(self._group_of, messages)).items():
             if group is not None and not self._reading.is_busy(group) and not self._goes_soon(group):
                 taker = self._taker(group)
-                counts[taker] = counts.get(taker, 0) + 1
-                groups.setdefault(taker, {})[group] = None
+                counts[taker] += count
+                groups.setdefault(taker, []).append(group)
         largest = sorted(counts, key=lambda taker: -counts[taker])
         parked = [self._park(group) for taker in largest[:1] for group in groups[taker]]
         for taker in largest[1:OPENED_TOGETHER]:
             if counts[taker] * OPENED_PART >= sum(counts.values()):  # it is parked next, if that goes on
-                self._target_of(next(iter(groups[taker])), is_needed=False)
+                self._target_of(groups[taker][0], is_needed=False)
         if any(parked):
             return None
         return max(self._state.now_ms + RETRY_MS, self._bound_until_ms)
