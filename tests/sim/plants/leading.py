@@ -283,7 +283,7 @@ def a_death_counted_for_every_neighbour(lane: Any, session: Any, store: Any) -> 
     """A death counts for every message in the same hands."""
     suspects = lane.state.features[Suspects]
 
-    def blames_all(consumer: Any) -> Any:
+    def blames_all(consumer: Any, _: Any) -> Any:
         guilty = [m for m in consumer.in_flight.values() if m.attempt > suspects.suspect_after]
         suspects._let_go(consumer)
         return (guilty[0], REASON_POISON) if guilty else None
@@ -309,9 +309,9 @@ def _count_deaths(lane: Any, unbegun: Callable[[int], int]) -> None:
     suspects = lane.state.features[Suspects]
     poison_of = suspects._poison_of
 
-    def counted(consumer: Any) -> Any:
+    def counted(consumer: Any, ending: Any) -> Any:
         before = {message: message.unbegun for message in consumer.in_flight.values()}
-        poison = poison_of(consumer)
+        poison = poison_of(consumer, ending)
         for message, count in before.items():
             message.unbegun = unbegun(count)
         return poison
