@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 from jsonschema import Draft202012Validator
+from typer.testing import CliRunner
 
 from dispatcher import __version__
 from dispatcher.cli import app
@@ -57,9 +58,9 @@ def dispatcher(
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    result = dispatcher(*arguments)
-    assert result.returncode == 2
-    assert "Traceback" not in result.stderr
+    result = CliRunner().invoke(app, arguments, prog_name="dispatcher")
+    assert isinstance(result.exception, SystemExit), "else there would be a traceback"
+    assert result.exit_code == 2
     assert "Value error" not in result.stderr
 
 

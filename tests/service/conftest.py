@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ def _plain_log() -> None:
             structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
             structlog.processors.format_exc_info,
             renderer,
-        ]
+        ],
+        # Not `sys.stdout`: that may be a program's meanwhile, which runs in this process.
+        logger_factory=structlog.PrintLoggerFactory(sys.__stdout__),
     )
 
 

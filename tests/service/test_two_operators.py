@@ -18,7 +18,7 @@ from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.harness import Bench, bench_of, lane
 from tests.service.operating import bodies, full_of, ordered, sent
-from tests.service.program import program
+from tests.service.program import program_beside_others
 from tests.waiting import eventually
 
 WAITING = 400
@@ -56,7 +56,7 @@ async def told(bench: Bench, command: str) -> tuple[int, str]:
 
 async def told_of(vhost: Vhost, command: str) -> tuple[int, str]:
     """The exit code of the program, and its one line beside those that say what it waits for."""
-    result = await program(vhost, *command.split())
+    result = await program_beside_others(vhost, *command.split())
     said = (result.stdout + result.stderr).splitlines()
     (line,) = (line for line in said if not line.startswith("waiting until"))
     assert (result.returncode, bool(result.stdout)) in ((0, True), (1, False))

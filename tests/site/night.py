@@ -17,7 +17,9 @@ from typing import Any
 
 import pika
 import yaml
+from typer.testing import CliRunner
 
+from dispatcher.cli import app
 from dispatcher.nodes import LocalRedis
 from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
@@ -97,13 +99,10 @@ class Night:
         }  # fmt: skip
 
     def run(self, command: str) -> str:
-        """What the command prints."""
+        """What the command prints. In this process: others would take most of their time to start."""
         program, *arguments = shlex.split(command)
         assert program == "dispatcher"
-        done = subprocess.run(
-            [sys.executable, "-m", "dispatcher", *arguments], cwd=ROOT, env=self._environment(),
-            capture_output=True, text=True,
-        )  # fmt: skip
+        done = CliRunner().invoke(app, arguments, prog_name=program, env=self._environment())
         return done.stdout + done.stderr
 
     def says(self, command: str, section: str) -> None:
