@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pika
@@ -10,6 +12,7 @@ import pytest
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes import LocalCluster
 from dispatcher.nodes.installed import rabbitmq_server
+from dispatcher.nodes.local_cluster import ClusterNode
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -18,6 +21,7 @@ TICKTIME_S = 4
 
 
 def test_nodes_leave_and_come_back_and_nothing_stays() -> None:
+    """Each of them once: killed, parted from the others, frozen."""
     cluster = LocalCluster(ticktime_s=TICKTIME_S)
     with cluster:
         first, second, third = cluster.nodes
@@ -30,6 +34,8 @@ def test_nodes_leave_and_come_back_and_nothing_stays() -> None:
             connection.channel().queue_declare("kept", passive=True)
         first.start()
         cluster.wait_for(cluster.nodes)
+        with parted(cluster, second):
+            wait_until(second.is_paused, what="RabbitMQ stopped on the parted node")
         third.freeze()
         assert third.sees() == set()
         cluster.wait_for([first, second])
@@ -43,27 +49,31 @@ def test_nodes_leave_and_come_back_and_nothing_stays() -> None:
     assert not any(Path(folder).exists() for folder in folders)
 
 
-@pytest.mark.parametrize("handling", ["pause_minority", "ignore"])
-def test_a_node_is_parted_from_the_others(handling: str) -> None:
-    with LocalCluster(ticktime_s=TICKTIME_S, partition_handling=handling) as cluster:
-        *others, parted = cluster.nodes
-        with pika.BlockingConnection(pika.URLParameters(parted.amqp_url)) as connection:
-            connection.channel().queue_declare("here", durable=True)
-        assert cluster.leader_of("here") == parted.node
-        parted.part_from(others)
-        cluster.wait_for(others)
-        if handling == "pause_minority":
-            wait_until(parted.is_paused, what="RabbitMQ stopped on the parted node")
-            parted.meet(others)
-        else:
-            parted.meet(others)
+def test_parted_nodes_may_go_on_and_stay_apart() -> None:
+    with LocalCluster(2, ticktime_s=TICKTIME_S, partition_handling="ignore") as cluster:
+        node = cluster.nodes[1]
+        with parted(cluster, node):
+            node.meet(cluster.nodes[:1])
             if "rabbitmq_server-3." in str(rabbitmq_server()):  # later ones may find each other again
                 with pytest.raises(DispatcherError):
                     cluster.wait_for(cluster.nodes, timeout_s=5.0)
-        parted.stop()
-        parted.start()
-        cluster.wait_for(cluster.nodes)
-        wait_until(lambda: _leader(cluster) == parted.node, what="its queue again")
+
+
+@contextmanager
+def parted(cluster: LocalCluster, node: ClusterNode) -> Iterator[None]:
+    """Inside the block it is apart from the others. Then it starts again beside them, and has its queue."""
+    others = [other for other in cluster.nodes if other is not node]
+    with pika.BlockingConnection(pika.URLParameters(node.amqp_url)) as connection:
+        connection.channel().queue_declare("here", durable=True)
+    assert cluster.leader_of("here") == node.node
+    node.part_from(others)
+    cluster.wait_for(others)
+    yield
+    node.meet(others)
+    node.stop()
+    node.start()
+    cluster.wait_for(cluster.nodes)
+    wait_until(lambda: _leader(cluster) == node.node, what="its queue again")
 
 
 def _leader(cluster: LocalCluster) -> str | None:

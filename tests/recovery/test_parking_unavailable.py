@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from dispatcher.nodes import LocalRabbitMQ, LocalRedis, Management, with_vhost
+from dispatcher.nodes import LocalRabbitMQ, Management, with_vhost
+from dispatcher.nodes.servers import PrivateServers
 from dispatcher.service.topology import parking_queues
 from tests.conftest import Vhost
 from tests.service.harness import LANE, Bench, bench_of, lane
@@ -40,13 +41,12 @@ class Node:
 
 
 @pytest.fixture
-async def node() -> AsyncIterator[Node]:
-    with LocalRabbitMQ() as rabbitmq, LocalRedis() as redis:
-        api = Management(rabbitmq.management_url)
-        api.create_vhost(VHOST)
-        vhost = Vhost(VHOST, with_vhost(rabbitmq.amqp_url, VHOST), redis.url, VHOST, api)
-        async with bench_of(vhost) as bench:
-            yield Node(rabbitmq, bench)
+async def node(private_servers: PrivateServers) -> AsyncIterator[Node]:
+    api = Management(private_servers.management_url)
+    api.create_vhost(VHOST)
+    url = with_vhost(private_servers.amqp_url, VHOST)
+    async with bench_of(Vhost(VHOST, url, private_servers.redis_url, VHOST, api)) as bench:
+        yield Node(private_servers.rabbitmq, bench)
 
 
 async def test_its_groups_wait_and_say_why_and_all_others_go_on(node: Node) -> None:
