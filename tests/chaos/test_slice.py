@@ -33,14 +33,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 30)]
 
 
 def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
-    numbers = ["--seconds", str(seconds), "--seed", str(seed)]
+    """Of one lane, unless `more` says another policy."""
+    numbers = ["--seconds", str(seconds), "--seed", str(seed), "--policy", "exclusive"]
     return [sys.executable, "-m", "tests.chaos", *numbers, "--report", str(folder), *more]
 
 
 def test_everything_holds_for_forty_seconds(tmp_path: Path) -> None:
     run = subprocess.run(
-        _command(tmp_path, SECONDS, SEED), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S,
-        check=False,
+        _command(tmp_path, SECONDS, SEED, "--policy", "all"), cwd=ROOT, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.startswith(f"seed: {SEED}\n")
