@@ -12,7 +12,7 @@ from tests.conftest import Vhost
 from tests.recovery.conftest import OpenScene
 from tests.recovery.scene import Scene
 
-KILLS = 8
+KILLS = 5
 #: The death is seen within `liveness_interval`, 0.2 s here, and the rest is the machine's. Only a fault
 #: exceeds this: a message that waits for something else, of which the shortest is a heartbeat of 10 s, missed
 #: twice.

@@ -29,7 +29,6 @@ TAKEN_OVER_S = 10.0
 HEARTBEAT_S = 2
 #: Two of ours, and as much again for a busy machine; two of the usual ones would take 20 s.
 REPLACED_S = 10.0
-RESTARTS = 2
 GROUPS = [f"idle-{number}" for number in range(60)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -78,7 +77,7 @@ async def test_a_rolling_restart_is_not_noticed(vhost: Vhost, open_scene: OpenSc
     await scene.assign(GROUPS if policy == "exclusive" else [])
     before = await scene.owners()
     standstills: list[float] = []
-    for dispatcher in scene.dispatchers * RESTARTS:
+    for dispatcher in scene.dispatchers:
         leads = await scene.led() is dispatcher
         since = time.monotonic()
         await scene.restart(dispatcher)
@@ -91,7 +90,7 @@ async def test_a_rolling_restart_is_not_noticed(vhost: Vhost, open_scene: OpenSc
     if policy == "exclusive":
         assert {group: after.get(group) for group in GROUPS} == {group: before[group] for group in GROUPS}
     await scene.verify()
-    assert len(scene.led_at()) > RESTARTS, "no leader was restarted"
+    assert len(scene.led_at()) > 1, "no leader was restarted"
     assert statistics.median(standstills) < STANDSTILL_S
     assert max(standstills) < TAKEN_OVER_S
 
