@@ -40,7 +40,7 @@ AWAITED_ACK_DELAY_US: Final = 25
 UNPROVEN_MAX: Final = 40_000
 #: More waiting acks than this are many.
 MANY: Final = UNPROVEN_MAX // 2
-#: The lowest unsettled delivery is sought so far behind the former one, and then among all.
+#: The lowest unsettled delivery is sought so far behind the former one.
 SOUGHT: Final = 1_000
 
 
@@ -59,7 +59,7 @@ class AckWindow:
 
     def __init__(self, *, prefetch: int) -> None:
         self._delivered = 0
-        self._unsettled: set[int] = set()  # bounded by the look-ahead
+        self._unsettled: dict[int, None] = {}  # in order: bounded by the look-ahead
         self._lowest = 1  # all before it are settled or given back
         self._fresh: list[int] = []  # settled since the last `take`
         self._waiting: dict[int, int] = {}  # settled behind an unsettled one: tag → since
@@ -110,17 +110,17 @@ class AckWindow:
         """This many more deliveries arrived."""
         first = self._delivered + 1
         self._delivered += count
-        self._unsettled.update(range(first, first + count))
+        self._unsettled.update(dict.fromkeys(range(first, first + count)))
 
     def settle(self, tag: int) -> None:
         """This delivery may be acked."""
-        self._unsettled.remove(tag)
+        del self._unsettled[tag]
         self._fresh.append(tag)
         self._settled.append(tag)
 
     def give_back(self, tag: int) -> None:
         """This delivery goes back to its queue: nothing is to be acked."""
-        self._unsettled.remove(tag)
+        del self._unsettled[tag]
         self._former -= tag < self._first
 
     def take(self, now_ms: int, *, awaited: bool = False, everything: bool = False) -> list[Ack]:
@@ -168,7 +168,10 @@ class AckWindow:
         return covered
 
     def _find_lowest(self) -> int:
-        """The lowest unsettled delivery, or else the next one."""
+        """The lowest unsettled delivery, or else the next one.
+
+        The first one of a dict stands behind all that were taken out of it: only a far one is asked for.
+        """
         unsettled, lowest = self._unsettled, self._lowest
         if not unsettled:
             lowest = self._delivered + 1
@@ -177,7 +180,7 @@ class AckWindow:
             while lowest < stop and lowest not in unsettled:
                 lowest += 1
             if lowest == stop:
-                lowest = min(unsettled)
+                lowest = next(iter(unsettled))
         self._lowest = lowest
         return lowest
 
@@ -210,12 +213,9 @@ class AckWindow:
         All that waits before such a one is acked earlier, or has not waited for long: only the unsettled are
         counted.
         """
-        waiting, before = self._waiting, 0
+        waiting, before = self._waiting, -1
+        unsettled, stop = iter(self._unsettled), 0  # the first one is asked for when something is due
         chosen = list[int]()
-        if not due:
-            return chosen
-        unsettled = iter(sorted(self._unsettled))
-        stop = next(unsettled, self._delivered + 1)
         while due and self._tokens_us > 0:
             tag = heapq.heappop(due)
             if tag not in waiting:
