@@ -137,7 +137,7 @@ class Decoder:
 
         It stops at anything unusual and leaves that to `_read_frame`, which also reports the errors.
         """
-        ready, append = self._ready, events.append
+        ready = self._ready
         try:
             while True:
                 kind, channel, size, index, length = _read_deliver_head(data, at)
@@ -162,7 +162,7 @@ class Decoder:
                     or method_end != at + 7 + size
                 ):
                     return at
-                append(
+                events.append(
                     _new(
                         Delivery,
                         (

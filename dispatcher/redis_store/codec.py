@@ -79,7 +79,6 @@ def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
     A `Dispatched` is written as the `OpenEntry` that its reader will see.
     """
     parts = [bytes((VERSION,))]
-    append = parts.append
     for record in records:
         if type(record) is Dispatched:  # first and inline: nearly all records are these and the ranges
             message = record.message
@@ -91,13 +90,13 @@ def encode(records: Iterable[Record], stored: Sequence[int]) -> bytes:
                 _ENTRY, stored[message.queue], lane_epoch, tag, message.fingerprint, incarnation,
                 seq, group_seq, epoch, attempt, first, NO_GROUP if group is None else len(group),
             )  # fmt: skip
-            append(entry)
+            parts.append(entry)
             if group:
-                append(group)
+                parts.append(group)
         elif type(record) is SettledRange:
-            append(_pack_range(_RANGE, *record))
+            parts.append(_pack_range(_RANGE, *record))
         else:
-            append(encode_parking(record, stored) or _encode_rare(record, stored))
+            parts.append(encode_parking(record, stored) or _encode_rare(record, stored))
     return b"".join(parts)
 
 

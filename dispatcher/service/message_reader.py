@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from dispatcher.amqp.events import Delivery, Fetched
 from dispatcher.amqp.grouping import Grouping
@@ -21,6 +21,21 @@ from dispatcher.wire.protocol import LaneNames
 
 #: Room that the added headers take in a header frame, the group id apart.
 ADDED_HEADERS_BYTES_MAX: Final = 512
+
+
+def by_queue(
+    events: list[Any], queues: Mapping[int, QueueId]
+) -> tuple[dict[QueueId, list[Delivery]], list[Any]]:
+    """Deliveries of the inbound queues, by queue, and all other events; `queues`: those of the channels."""
+    deliveries: dict[QueueId, list[Delivery]] = {}
+    others = []
+    for event in events:
+        queue = queues.get(event.channel) if type(event) is Delivery else None
+        if queue is None:
+            others.append(event)
+        else:
+            deliveries.setdefault(queue, []).append(event)
+    return deliveries, others
 
 
 class MessageReader:

@@ -277,6 +277,10 @@ class Outbox:
             else:
                 self._answered_rare(order, confirmed.nacked, events)
         if copies:
+            former = events[-1] if events else None
+            if type(former) is CopiesConfirmed:  # single copies have many confirms in one read
+                events.pop()
+                copies, size = copies + former.count, size + former.size
             events.append(CopiesConfirmed(copies, size))
             if self._relay.hands_over and not confirmed.nacked:
                 events += _stored(orders)

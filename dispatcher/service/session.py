@@ -39,7 +39,6 @@ from dispatcher.core.events import (
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import Reply
-from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.views.views import Views
 from dispatcher.errors import (
     BrokerUnavailable,
@@ -63,7 +62,7 @@ from dispatcher.service.group_listings import GroupListings
 from dispatcher.service.history import History
 from dispatcher.service.inbound_feed import InboundFeed
 from dispatcher.service.message_preview import preview
-from dispatcher.service.message_reader import MessageReader
+from dispatcher.service.message_reader import MessageReader, by_queue
 from dispatcher.service.operators import Operators, ReloadCall
 from dispatcher.service.original_acks import OriginalAcks
 from dispatcher.service.outbox import Outbox
@@ -264,17 +263,13 @@ class Session:
             self._fail(failure)
 
     def _receive(self, events: list[Any]) -> None:
-        deliveries: dict[QueueId, list[Delivery]] = {}
-        inbound_by_channel = self._channels.inbound_index
-        for event in events:
+        deliveries, others = by_queue(events, self._channels.inbound_index)
+        for event in others:
             if self.ended.done():
                 return
             kind = type(event)
             if kind is Delivery:
-                index = inbound_by_channel.get(event.channel)
-                if index is not None:
-                    deliveries.setdefault(index, []).append(event)
-                elif not self._forwarding.receive(event):
+                if not self._forwarding.receive(event):
                     # What can't be answered came together with the end of the connection, which is next.
                     with contextlib.suppress(BrokerUnavailable):
                         self._control.receive(event, self._events)
