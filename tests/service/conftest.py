@@ -32,6 +32,9 @@ Starter = Callable[..., DispatcherProcess]
 @pytest.fixture(autouse=True, scope="session")
 def _plain_log() -> None:
     """What a failed test shows of the dispatcher's log: no colours, no local variables."""
+    stdout = sys.__stdout__  # `sys.stdout` may be a program's meanwhile, which runs in this process
+    assert stdout is not None
+    stdout.reconfigure(errors="backslashreplace")  # as the program does
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[
@@ -40,8 +43,7 @@ def _plain_log() -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        # Not `sys.stdout`: that may be a program's meanwhile, which runs in this process.
-        logger_factory=structlog.PrintLoggerFactory(sys.__stdout__),
+        logger_factory=structlog.PrintLoggerFactory(stdout),
     )
 
 
