@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.relay.contenders import (
     Contender,
     Direct,
+    DirectAcking,
     Dispatcher,
     Exclusive,
     ExclusiveSingle,
@@ -43,6 +44,7 @@ CONTENDERS: Final[dict[str, type[Contender]]] = {
     "shovel": Shovel,
     "shovel-auto": ShovelAutomatic,
     "naive": Naive,
+    "no-relay": DirectAcking,
 }
 DEFAULT: Final = "exclusive,sequenced,exclusive-single,sequenced-single,shovel,shovel-auto,naive"
 #: Of the table, where there is no terminal to ask.
