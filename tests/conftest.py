@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from dispatcher.nodes.management import Management, with_vhost
 from dispatcher.nodes.servers import PrivateServers, Servers, open_servers, servers_from_environment
 from tests.waiting import wait_until
 
+#: So many new objects make Python look for garbage among them: ten times as many as usual.
+GARBAGE_MIN = 7_000
 _SHARED = pytest.StashKey[contextlib.ExitStack]()
 
 
@@ -25,12 +28,20 @@ def pytest_configure() -> None:
     """What runs in the background of a shell ignores Ctrl-C, and so would programs that tests interrupt."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # until all is collected
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those of the pipeline come first. Until others have nothing else to do they stay with one worker, whose
     Spark is warm and who makes what they share; and no worker is left with a long one at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lives until the end: to look for garbage among it again and again takes
+    a tenth of a worker's time."""
+    gc.set_threshold(GARBAGE_MIN)
+    gc.enable()
 
 
 @dataclass(frozen=True)
