@@ -125,6 +125,7 @@ def _compile_here(folder: Path, work: str, optimisation: str) -> None:
         def build_extensions(self) -> None:
             if not part_of_each:
                 _compile_runtime(self.extensions, self.compiler, Path(work))
+                _compile_header(self.extensions, self.compiler, Path(work))
             super().build_extensions()
 
     os.chdir(folder)
@@ -150,6 +151,19 @@ def _compile_runtime(extensions: Sequence[Any], compiler: Any, work: Path) -> No
     for one in users:
         one.sources = [each for each in one.sources if each not in runtime]
         one.extra_objects = [*one.extra_objects, *objects]
+
+
+def _compile_header(extensions: Sequence[Any], compiler: Any, work: Path) -> None:
+    """Compile the headers of Python and mypyc once: they are most of what a small module is made of."""
+    header = work / "all.h"
+    header.write_text('#include "CPy.h"\n')
+    users = max(extensions, key=lambda each: len(each.include_dirs))
+    folders = [f"-I{each}" for each in (*users.include_dirs, *compiler.include_dirs)]
+    options = [*folders, *users.extra_compile_args]
+    compiler.spawn([*compiler.compiler_so, *options, "-x", "c-header", str(header), "-o", f"{header}.gch"])
+    for one in extensions:
+        one.include_dirs = users.include_dirs
+        one.extra_compile_args = [*one.extra_compile_args, "-include", str(header)]
 
 
 def main() -> None:
