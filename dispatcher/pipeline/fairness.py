@@ -70,10 +70,10 @@ def _is_weight(inbound: Any) -> bool:
     return isinstance(inbound.get("weight"), int) and inbound["weight"] > 0
 
 
-def contested(told: DataFrame, left: DataFrame, weights: DataFrame) -> DataFrame:
+def contested(told: DataFrame, left: DataFrame | None, weights: DataFrame) -> DataFrame:
     """Seconds over all of which a queue and at least one other had something for the same pool: lane, turn,
     `second`, inbound, `weight`; what the queue `got` of what these pools took, `all_got`, and its part of
-    that by the weights, `entitled`. From what `with_pool` and `left_over` make."""
+    that by the weights, `entitled`. From what `with_pool` and `left_over` make; `left` None: nothing is."""
     counted = _counted(told)
     queues = few(weights.withColumnRenamed("turn", "of_turn").withColumnRenamed("lane", "of_lane"))
     second_us = F.col("second") * _SECOND_US
@@ -85,7 +85,8 @@ def contested(told: DataFrame, left: DataFrame, weights: DataFrame) -> DataFrame
     given = counted.where("got > 0").select(*_POOL, "second").distinct()
     grid = given.join(queues, is_now).select(*_POOL, "second", "inbound", "weight")
     both = counted.unionByName(grid, allowMissingColumns=True)
-    both = both.unionByName(_of_pools(left, counted), allowMissingColumns=True)
+    if left is not None:
+        both = both.unionByName(_of_pools(left, counted), allowMissingColumns=True)
     rows = both.groupBy(*_POOL, "inbound", "second").agg(
         F.max("weight").alias("weight"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("came", "went", "got")),

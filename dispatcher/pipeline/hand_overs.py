@@ -6,7 +6,9 @@ came before (`leaderships`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from enum import StrEnum
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
@@ -43,6 +45,12 @@ def instant(turn: Column, time: Column) -> Column:
     return F.struct(turn.alias("turn"), time.alias("time"))
 
 
+class PartTold(StrEnum):
+    """What a record tells of a hand-over: all of it, its end only, its beginning."""
+
+    WHOLE, END, BEGINNING = "whole", "end", "beginning"
+
+
 def hand_overs(
     spark: SparkSession,
     records: DataFrame,
@@ -50,9 +58,11 @@ def hand_overs(
     gaps: list[Gap],
     loose: DataFrame | None = None,
     persist: Callable[[DataFrame], DataFrame] = lambda table: table,
+    told: Collection[str] = tuple(PartTold),
 ) -> DataFrame:
     """One row for each hand-over; if only some are wanted, `loose` are the records about these. `persist`
-    keeps a table that is needed several times.
+    keeps a table that is needed several times. `told`: which PartTold there are: what is not there takes
+    Spark long all the same.
 
     `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.
@@ -62,14 +72,27 @@ def hand_overs(
     opens = of_hand_overs.where(F.col("event") == Event.DISPATCHED).select(
         *KEY, *_CARRIED, *_KNOWN_AT_BEGINNING, *_COMMITS
     )
+    have_ended = PartTold.WHOLE in told or PartTold.END in told
     if len(leaderships) > len({each.lane for each in leaderships}):
-        ends, opens = persist(_first_ends(ends)), persist(_first_told(opens))
+        ends = persist(_first_ends(ends)) if have_ended else ends
+        opens = persist(_first_told(opens))
     is_whole = F.col("dispatched_at").isNotNull()
-    at_once = _shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), F.col("time"))
-    partial = _completed(spark, ends.where(~is_whole), opens, gaps)
-    unended = _unended(spark, opens.join(ends.select(*KEY), [*KEY], "left_anti"), gaps)
-    found = at_once.unionByName(partial).unionByName(unended)
-    return _handed_over(found, records, hand_over_lanes(leaderships))
+    found = []
+    if PartTold.END in told:
+        found.append(_completed(spark, ends.where(~is_whole), opens, gaps))
+    if PartTold.BEGINNING in told:
+        unended = opens.join(ends.select(*KEY), [*KEY], "left_anti") if have_ended else opens
+        found.append(_unended(spark, unended, gaps))
+    if PartTold.WHOLE in told or not found:
+        found.append(_shape(ends.where(is_whole), F.col("turn"), F.col("dispatched_at"), F.col("time")))
+    return _handed_over(reduce(DataFrame.unionByName, found), records, hand_over_lanes(leaderships))
+
+
+def what_is_told() -> Column:
+    """Of a hand-over, by a record of `about_hand_overs`: PartTold, or null."""
+    end = F.when(F.col("dispatched_at").isNotNull(), PartTold.WHOLE).otherwise(PartTold.END)
+    is_end, is_beginning = F.col("event").isin(ENDS), F.col("event") == Event.DISPATCHED
+    return F.when(is_end, end).when(is_beginning, PartTold.BEGINNING)
 
 
 def about_hand_overs(records: DataFrame) -> DataFrame:

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 from typing import Any, Final
 from uuid import uuid4
 
@@ -40,7 +41,8 @@ class Piece:
 class Memory:
     """Kept in the report's folder. `lanes`: those of which no hand-overs are in pieces. `made`: by table and
     part of it, a digest of what it was made of. `audit`: the folder of what the last audit has kept, and
-    `audited` the pieces that it has judged, by date their ids."""
+    `audited` the pieces that it has judged, by date their ids. Several threads may change it: what must be
+    saved together is changed under `lock`."""
 
     path: Path
     window: Window
@@ -49,6 +51,7 @@ class Memory:
     made: dict[str, dict[str, str]] = field(default_factory=dict)
     audit: str = ""
     audited: dict[str, str] = field(default_factory=dict)
+    lock: RLock = field(default_factory=RLock)
 
     @classmethod
     def load(cls, report: Path, window: Window) -> Memory:
@@ -68,14 +71,15 @@ class Memory:
         return [VERSION, __version__, list(self.window)]
 
     def save(self) -> None:
-        pieces = {date: vars(piece) for date, piece in self.pieces.items()}
+        pieces = {date: vars(piece) for date, piece in list(self.pieces.items())}
         unfinished = self.path.with_name(f".{MEMORY}")
-        told = {
-            "layout": LAYOUT, "of": self._of(), "lanes": self.lanes, "pieces": pieces, "made": self.made,
-            "audit": self.audit, "audited": self.audited,
-        }  # fmt: skip
-        unfinished.write_text(json.dumps(told))
-        unfinished.replace(self.path)
+        with self.lock:
+            told = {
+                "layout": LAYOUT, "of": self._of(), "lanes": self.lanes, "pieces": pieces, "made": self.made,
+                "audit": self.audit, "audited": self.audited,
+            }  # fmt: skip
+            unfinished.write_text(json.dumps(told))
+            unfinished.replace(self.path)
 
     def clear(self) -> None:
         self.pieces, self.made, self.audit, self.audited = {}, {}, "", {}
@@ -98,15 +102,17 @@ class Memory:
 
     def outdated(self, table: str, wanted: Mapping[str, str]) -> set[str]:
         """The parts of a table that must be made again. They are forgotten, like all that is not wanted."""
-        made = self.made.get(table, {})
-        kept = {part: of for part, of in made.items() if wanted.get(part) == of}
-        self.made[table] = kept
-        self.save()
+        with self.lock:
+            made = self.made.get(table, {})
+            kept = {part: of for part, of in made.items() if wanted.get(part) == of}
+            self.made[table] = kept
+            self.save()
         return set(wanted) - set(kept)
 
     def remember(self, table: str, parts: Mapping[str, str]) -> None:
-        self.made.setdefault(table, {}).update(parts)
-        self.save()
+        with self.lock:
+            self.made.setdefault(table, {}).update(parts)
+            self.save()
 
 
 def pieces_of(found: Found) -> dict[str, Piece]:

@@ -15,7 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dispatcher.pipeline.few_rows import FEW, PARTS, few
+from dispatcher.pipeline.at_once import at_once
+from dispatcher.pipeline.few_rows import FEW, PARTS, few, together
 from dispatcher.pipeline.gaps import Gap, Window
 from dispatcher.pipeline.hand_overs import (
     ENDS,
@@ -25,6 +26,7 @@ from dispatcher.pipeline.hand_overs import (
     hand_overs,
     shared,
     spans,
+    what_is_told,
     whole,
 )
 from dispatcher.pipeline.leaderships import RecordedLeadership, extents, fact, leaderships
@@ -70,14 +72,16 @@ class Pieces:
             self._memory.clear()
         self.computed = self._memory.forget_changed(found)
         self._new = pieces_of(found.of_dates({*self.computed}))
+        self._ledgers: dict[tuple[str, ...], DataFrame] = {}
         self.leaderships = self._leaderships()
         self.reused = sorted(self._memory.pieces)
         self._persisted: list[DataFrame] = []
         self._across: dict[str, dict[str, str]] = {"days": {}, "blocks": {}}
-        one = read_records(spark, ledger, found._replace(files=found.files[:1]))
-        hands = self._whole(one)
-        self._schemas = {RECORDS: one.schema, HAND_OVERS: hands.schema}
-        self.all_records = self._rest()
+        records = self._read_ledger()
+        hands = self._whole(records)
+        self._schemas = {RECORDS: records.schema, HAND_OVERS: hands.schema}
+        at_once(lambda: self._write_whole(hands), lambda: self._write_rest(records))
+        self.all_records = self.read(RECORDS) if self._is_apart else self._read_ledger()
         #: Records of the window, but for the ends of hand-overs that one record tells of.
         self.records = within(self.all_records, window)
 
@@ -97,9 +101,14 @@ class Pieces:
         return found
 
     def _read_ledger(self) -> DataFrame:
-        return self._at_once(read_records(self._spark, self._ledger, self._found.of_dates({*self.computed})))
+        """What the files of the dates to compute have."""
+        dates = tuple(self.computed)
+        if dates not in self._ledgers:
+            found = read_records(self._spark, self._ledger, self._found.of_dates({*dates}))
+            self._ledgers[dates] = self._in_one_part(found)
+        return self._ledgers[dates]
 
-    def _at_once(self, table: DataFrame) -> DataFrame:
+    def _in_one_part(self, table: DataFrame) -> DataFrame:
         """Where results are in one part, the input is too: then no parts exchange anything."""
         return table.coalesce(1) if self._is_in_one_part() else table
 
@@ -111,14 +120,17 @@ class Pieces:
             records = records.where(~F.col("lane").isin(self._lanes))
         return with_durations(whole(within(records, self.window), DATE))
 
-    def _rest(self) -> DataFrame:
+    def _write_whole(self, hands: DataFrame) -> None:
+        self._folder.keep(HAND_OVERS, DATE, self.reused)
+        if self._is_apart and self.computed:
+            self._folder.add(HAND_OVERS, hands, DATE, "lane")
+
+    def _write_rest(self, records: DataFrame) -> None:
         """All records but ends that tell everything."""
-        if not self._is_apart:
-            return self._read_ledger()
-        self._folder.keep(RECORDS, DATE, self.reused)
-        if self.computed:
-            self._folder.add(RECORDS, self._without_whole(self._read_ledger()), DATE)
-        return self.read(RECORDS)
+        if self._is_apart:
+            self._folder.keep(RECORDS, DATE, self.reused)
+            if self.computed:
+                self._folder.add(RECORDS, self._without_whole(records), DATE)
 
     def _without_whole(self, records: DataFrame) -> DataFrame:
         is_whole = F.col("event").isin(ENDS) & F.col("dispatched_at").isNotNull()
@@ -128,12 +140,9 @@ class Pieces:
         return records.where(~F.coalesce(is_whole, F.lit(False)))
 
     def write_hand_overs(self, gaps: list[Gap]) -> None:
-        self._folder.keep(HAND_OVERS, DATE, self.reused)
         across = None
-        if self._is_apart:
-            if self.computed:
-                self._folder.add(HAND_OVERS, self._whole(self._read_ledger()), DATE, "lane")
-            across = None if self._are_told_again() else self._told_by_several(gaps)
+        if self._is_apart and not self._are_told_again():
+            across = self._told_by_several(gaps)
         if across is None:
             self._is_apart = False
             self._memory.clear()
@@ -164,12 +173,18 @@ class Pieces:
         if are_few:  # then to exchange them takes longer than one core takes for all
             loose, told = loose.coalesce(1), told.coalesce(1)
         parts = loose.where(F.col("event").isin(ENDS)).join(told, [*KEY])
-        if not parts.where(F.struct("turn", "ordinal") < F.col("at")).isEmpty():
-            return None
+        early = (
+            parts.where(F.struct("turn", "ordinal") < F.col("at")).select(F.lit(True).alias("is")).limit(1)
+        )
         loose = self._persist(loose.join(told, [*KEY], "left_anti"))
+        kinds = loose.select(what_is_told().alias("told")).distinct()
+        found = together({"early": early, "told": kinds})
+        if found["early"].num_rows:
+            return None
         if are_few:
             loose = loose.coalesce(1)
-        return hand_overs(self._spark, self.records, self.leaderships, gaps, loose)
+        told_of = found["told"]["told"].to_pylist()
+        return hand_overs(self._spark, self.records, self.leaderships, gaps, loose, told=told_of)
 
     def _persist(self, table: DataFrame) -> DataFrame:
         """Keep the table until the results made from it are written. It must go then: Spark would take it for
@@ -243,9 +258,10 @@ class Pieces:
 
     def keep_audit(self, name: str) -> None:
         """From now on all pieces are judged."""
-        self._memory.audit = name
-        self._memory.audited = {date: piece.id for date, piece in self._memory.pieces.items()}
-        self._memory.save()
+        with self._memory.lock:
+            self._memory.audit = name
+            self._memory.audited = {date: piece.id for date, piece in self._memory.pieces.items()}
+            self._memory.save()
         for each in (self._folder.path / AUDITED).iterdir():
             if each.name != name:
                 shutil.rmtree(each)
@@ -315,7 +331,8 @@ class Pieces:
             of_lane[outcome] = of_lane.get(outcome, 0) + count
             if outcome in UNDECIDED and part in todo:
                 now.add(part)
-        self._memory.made[WAITING] = dict.fromkeys((waiting.keys() - todo) | now, "")
+        with self._memory.lock:
+            self._memory.made[WAITING] = dict.fromkeys((waiting.keys() - todo) | now, "")
         wanted = self._digests("blocks", dict.fromkeys(self._memory.made[WAITING], lead))
         self._memory.remember("lifecycle", {part: wanted[part] for part in todo})
         return outcomes
@@ -349,7 +366,7 @@ class Pieces:
 
     def read(self, name: str) -> DataFrame:
         """A table of the report."""
-        return self._at_once(self._folder.read(self._spark, name, self._schemas.get(name)))
+        return self._in_one_part(self._folder.read(self._spark, name, self._schemas.get(name)))
 
 
 def _places() -> tuple[Column, Column]:

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:  # the demo has these words without Spark
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _LOOKS_PER_S: Final = 4
@@ -38,8 +39,9 @@ def rough(seconds: float) -> str:
 
 
 class StageProgress:
-    """Call with a stage's name, around its work. `shares`: by stage, its part of the time that all of them
-    usually take, in their order; without them nothing is estimated."""
+    """Call with a stage's name, around its work; several may last at the same time, each in a thread of its
+    own. `shares`: by stage, its part of the work that all of them usually are; without them nothing is
+    estimated."""
 
     def __init__(
         self,
@@ -49,53 +51,74 @@ class StageProgress:
     ) -> None:
         self._context, self._clock = spark.sparkContext, clock
         self._shares = dict(shares or {})
-        self._spent_s = self._done = 0.0
+        self._done, self._began_s = 0.0, clock()
+        self._lock = threading.Lock()
+        self._names: list[str] = []
+        self._bar: _Bar | None = None
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         self._context.setJobDescription(name)
         began_s = self._clock()
-        if sys.stderr.isatty():
-            with self._bar(name):
-                yield
-        else:
+        with self._lock:
+            self._change(began_s, [*self._names, name])
+        try:
             yield
-        spent_s = self._clock() - began_s
-        self._spent_s += spent_s
-        self._done += self._shares.pop(name, 0.0)
-        say_stage(name, spent_s, self._left_s())
+        except BaseException:
+            with self._lock:
+                self._change(began_s, [each for each in self._names if each != name])
+            raise
+        ended_s = self._clock()
+        with self._lock:
+            self._done += self._shares.pop(name, 0.0)
+            self._change(ended_s, [each for each in self._names if each != name])
+            say_stage(name, ended_s - began_s, self._left_s(ended_s))
 
-    def _left_s(self) -> float | None:
+    def _left_s(self, now_s: float) -> float | None:
         """As much longer as the shares of the stages to come are larger."""
         left = sum(self._shares.values())
-        return self._spent_s * left / self._done if left and self._done else None
+        return (now_s - self._began_s) * left / self._done if left and self._done else None
 
-    @contextlib.contextmanager
-    def _bar(self, name: str) -> Iterator[None]:
+    def _change(self, now_s: float, names: list[str]) -> None:
+        """A bar for these stages, in place of the one before."""
+        self._names = names
+        if self._bar is not None:
+            self._bar.end()
+            self._bar = None
+        if names and sys.stderr.isatty():
+            left_s = self._left_s(now_s)
+            left = f" (about {rough(left_s)} from here)" if left_s is not None else ""
+            self._bar = _Bar(self._context, ", ".join(names) + left)
+
+
+class _Bar:
+    """How many of the tasks of Spark's present stages are done, until `end`."""
+
+    def __init__(self, context: SparkContext, text: str) -> None:
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[of]}"),
             TimeElapsedColumn(),
         )
-        over = threading.Event()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            left_s = self._left_s()
-            left = f" (about {rough(left_s)} from here)" if left_s is not None else ""
-            task = bar.add_task(name + left, total=None, of="")
-            watcher = threading.Thread(target=self._watch, args=(bar, task, over), daemon=True)
-            watcher.start()
-            try:
-                yield
-            finally:
-                over.set()
-                watcher.join()
+        self._context, self._over = context, threading.Event()
+        self._shown = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._shown.start()
+        self._task = self._shown.add_task(text, total=None, of="")
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
-    def _watch(self, bar: Progress, task: Any, over: threading.Event) -> None:
+    def end(self) -> None:
+        """Its line is cleared then."""
+        self._over.set()
+        self._watcher.join()
+        self._shown.stop()
+
+    def _watch(self) -> None:
         tracker = self._context.statusTracker()
-        while not over.wait(1 / _LOOKS_PER_S):
+        while not self._over.wait(1 / _LOOKS_PER_S):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             total, done = sum(s.numTasks for s in known), sum(s.numCompletedTasks for s in known)
             if total:
-                bar.update(task, total=total, completed=done, of=f"{done:,} of {total:,} tasks")
+                self._shown.update(self._task, total=total, completed=done, of=f"{done:,} of {total:,} tasks")

@@ -22,6 +22,7 @@ from dispatcher.pipeline import (
     participants,
     stalls,
 )
+from dispatcher.pipeline.at_once import at_once
 from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
 from dispatcher.pipeline.few_rows import PARTS, together
@@ -29,6 +30,7 @@ from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, fi
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import Found, find_files
 from dispatcher.pipeline.ledger_reading import spark_prefix
+from dispatcher.pipeline.lifecycle import UNDECIDED, WAITING
 from dispatcher.pipeline.memory import Memory
 from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
@@ -63,9 +65,9 @@ _RECORDS_PER_PART: Final = 250_000
 _FEW_RECORDS: Final = 50_000
 #: What Spark says of a file that is damaged, or not there any more.
 _UNREADABLE: Final = ("FAILED_READ_FILE", "FileNotFound", "ParquetDecoding", "PATH_NOT_FOUND")
-#: By stage of a run: its part of the time with few records, and with many (docs/benchmarks.md), in percent.
+#: By stage of a run: its part of the work with few records, and with many (docs/benchmarks.md), in percent.
 _SHARES: Final = {
-    "reading leaderships": (16, 4), "hand-overs": (21, 12), "lifecycle": (9, 10), "order audit": (22, 36),
+    "reading leaderships": (23, 9), "hand-overs": (14, 7), "lifecycle": (9, 10), "order audit": (22, 36),
     "statistics": (13, 31), "hot groups and stalls": (4, 2), "fairness": (12, 3), "cost model": (1, 1),
     "summary": (3, 2),
 }  # fmt: skip
@@ -125,22 +127,29 @@ def run(
             job.read()
         with stage("hand-overs"):
             job.write_hand_overs()
-        with stage("lifecycle"):
-            job.write_lifecycle()
-        with stage("order audit"):
-            job.write_audit()
-        with stage("statistics"):
-            job.write_stats()
-        with stage("hot groups and stalls"):
-            job.write_groups()
-        with stage("fairness"):
-            job.write_fairness()
-        with stage("cost model"):
-            job.write_cost_model()
+        at_once(
+            _in_turn(stage, {"lifecycle": job.write_lifecycle, "statistics": job.write_stats}),
+            _in_turn(stage, {"order audit": job.write_audit}),
+        )
+        at_once(
+            _in_turn(stage, {"hot groups and stalls": job.write_groups, "cost model": job.write_cost_model}),
+            _in_turn(stage, {"fairness": job.write_fairness}),
+        )
         with stage("summary"):
             summary = job.summary()
             folder.finish(summary)
         return summary
+
+
+def _in_turn(stage: Stage, parts: dict[str, Callable[[], None]]) -> Callable[[], None]:
+    """Calls these, each as a stage of its name."""
+
+    def work() -> None:
+        for name, part in parts.items():
+            with stage(name):
+                part()
+
+    return work
 
 
 def fitting(found: Found) -> dict[str, str]:
@@ -159,7 +168,7 @@ def fitting_records(records: int) -> dict[str, str]:
 
 
 def stage_shares(found: Found) -> dict[str, float]:
-    """What part of the time each stage of a run from nothing takes, about."""
+    """What part of the work of a run from nothing each stage is, about."""
     place = 0 if _records(found) <= _FEW_RECORDS else 1
     return {name: shares[place] / 100 for name, shares in _SHARES.items()}
 
@@ -201,12 +210,14 @@ class _Job:
         self.folder.write_rows("files", _files_table(self.found))
         self.folder.write_rows("gaps", _gaps_table(self.gaps))
         self.folder.write_rows("options", participants.options(self.leaderships))
+
+    def write_hand_overs(self) -> None:
+        at_once(lambda: self.pieces.write_hand_overs(self.gaps), self._write_participants)
+
+    def _write_participants(self) -> None:
         told = participants.incarnations(self.spark, self.pieces.all_records, self.leaderships)
         self.folder.write("incarnations", told)
         self.folder.write("owners", owners(self.records))
-
-    def write_hand_overs(self) -> None:
-        self.pieces.write_hand_overs(self.gaps)
 
     def write_lifecycle(self) -> None:
         self.outcomes = self.pieces.write_lifecycle()
@@ -218,7 +229,7 @@ class _Job:
         write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window))
 
     def write_groups(self) -> None:
-        shares = self._read(SHARES).persist(_ON_DISK)
+        shares = self._read(SHARES)
         groups = hot_groups.by_group(shares).persist(_ON_DISK)
         hot = hot_groups.hot_groups(groups).persist(_ON_DISK)
         unended = self._read("hand_overs").where(F.col("ended_at").isNull())
@@ -229,7 +240,7 @@ class _Job:
                 "stalls": stalls.stalls(self.pieces.all_records, self.window),
             })  # fmt: skip
         finally:
-            for each in hot, groups, shares:
+            for each in hot, groups:
                 each.unpersist()
         for name, rows in found.items():
             self.folder.write_rows(name, rows)
@@ -241,7 +252,9 @@ class _Job:
         weights = fairness.weights(self.spark, self.leaderships)
         hands, known = self._read("hand_overs"), self.leaderships
         told = fairness.with_pool(self.spark, hands, known)
-        left = fairness.left_over(self.spark, self._read("lifecycle"), hands, self.records, known)
+        left = None
+        if self._has(WAITING):
+            left = fairness.left_over(self.spark, self._read("lifecycle"), hands, self.records, known)
         self.folder.write("fairness", fairness.fairness(fairness.contested(told, left, weights)))
 
     def write_cost_model(self) -> None:
@@ -251,9 +264,14 @@ class _Job:
     def summary(self) -> dict[str, Any]:
         small = {name: self.folder.rows(name) for name in ("hot_groups", "lanes", "fairness", "stalls")}
         large = {name: self._read(name) for name in ("hand_overs", "violations", "groups")}
-        large["left"] = stalls.left_waiting(self._read("lifecycle"), self.records, self.leaderships)
+        if self._has(*UNDECIDED):
+            large["left"] = stalls.left_waiting(self._read("lifecycle"), self.records, self.leaderships)
         found = summarise(large, small, self.outcomes, self.found, self.gaps, self.ledger, self.window)
         return found | {"dates": {"computed": self.pieces.computed, "reused": self.pieces.reused}}
+
+    def _has(self, *outcomes: str) -> bool:
+        """Whether a message of any lane has one of these outcomes: Spark takes long to find that none has."""
+        return any(outcome in of_lane for of_lane in self.outcomes.values() for outcome in outcomes)
 
     def _read(self, name: str) -> DataFrame:
         return self.pieces.read(name)

@@ -30,13 +30,13 @@ def summarise(
     window: Window,
 ) -> dict[str, Any]:
     """What a run found, for `summary.json`. `rows` are those of small tables, `outcomes` how many messages
-    each lane has of each outcome."""
+    each lane has of each outcome. The table `left` is not needed where nothing was left waiting."""
     told = together({
         "verdicts": tables["groups"].groupBy("lane", "verdict").count(),
         "hand_overs": _hand_overs(tables["hand_overs"]),
         "violations": _first_violations(tables["violations"]),
         "unknown": _first_unknown(tables["groups"]),
-        "left": tables["left"],
+        **{name: table for name, table in tables.items() if name == "left"},
     })  # fmt: skip
     verdicts: dict[str, dict[str, int]] = {}
     for row in told["verdicts"].to_pylist():
@@ -45,7 +45,7 @@ def summarise(
     hand_overs = {row["lane"]: row for row in told["hand_overs"].to_pylist()}
     shapes = {row["lane"]: row for row in rows["lanes"]}
     hottest = {row["lane"]: row for row in rows["hot_groups"] if row["rank"] == 1}
-    left = {row["lane"]: row["left"] for row in told["left"].to_pylist()}
+    left = {row["lane"]: row["left"] for row in told["left"].to_pylist()} if "left" in told else {}
     shares: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows["fairness"], key=lambda row: (row["lane"], row["inbound"] or "")):
         shares.setdefault(row["lane"], []).append(row)

@@ -50,13 +50,13 @@ def test_a_terminal_shows_a_bar_that_moves_and_is_gone_at_the_end(
 def test_what_is_left_is_estimated_from_what_the_stages_before_took(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now_s = itertools.accumulate([100.0, 3.0, 1.0, 5.0, 1.0, 1.0, 300.0, 400.0])
+    now_s = itertools.accumulate([100.0, 0.0, 3.0, 1.0, 5.0, 1.0, 1.0, 300.0, 400.0])
     stage = StageProgress(spark, {"one": 0.1, "two": 0.1, "three": 0.8}, now_s.__next__)
     for name in ("one", "two", "unknown", "three"):
         with stage(name):
             pass
     assert capsys.readouterr().err.splitlines() == [
-        "one: 3.0 s, about 27 s more", "two: 5.0 s, about 32 s more", "unknown: 1.0 s, about 36 s more",
+        "one: 3.0 s, about 27 s more", "two: 5.0 s, about 36 s more", "unknown: 1.0 s, about 44 s more",
         "three: 400.0 s",
     ]  # fmt: skip
     assert [rough(seconds) for seconds in (0.2, 89.4, 90, 400)] == ["1 s", "89 s", "2 min", "7 min"]
