@@ -148,10 +148,9 @@ def _plant(numbers: Numbers, found: Columns, kept: int) -> None:
 def _plant_in_hot(numbers: Numbers, found: Columns, rows: list[int]) -> None:
     """One violation of each rule that is due, if the group has enough messages, in the middle of them."""
     third = len(rows) // 3
-    plain = [row for row in rows if found["attempt"][row] == 1 and found["outcome"][row] != FAILED]
     if third < 30:
         return
-    if numbers.due["order"] and (late := _swap(found, plain[third : 2 * third])) is not None:
+    if numbers.due["order"] and (late := _swap(found, rows[third : 2 * third])) is not None:
         numbers.planted.append(Planted("order", HOT, late))
         numbers.due["order"] -= 1
     if numbers.due["overlap"]:
@@ -170,9 +169,11 @@ def _overlap_in_hot(found: Columns, rows: list[int], place: int) -> list[int]:
 
 
 def _swap(found: Columns, rows: list[int]) -> int | None:
-    """Two messages of one queue with none of it between them; returns the arrival of the second one."""
+    """Two messages of one queue with none of it between them, that go once and are settled; returns the
+    arrival of the second one."""
+    plain = (found["attempt"] == 1) & (found["outcome"] != FAILED)
     for first, second in pairwise(rows):
-        if found["inbound"][first] == found["inbound"][second]:
+        if plain[first] and plain[second] and found["inbound"][first] == found["inbound"][second]:
             arrivals = found["arrival"]
             arrivals[first], arrivals[second] = int(arrivals[second]), int(arrivals[first])
             return int(arrivals[second])
