@@ -266,7 +266,7 @@ class Session:
         deliveries, others = by_queue(events, self._channels.inbound_index)
         for event in others:
             if self.ended.done():
-                return
+                break
             kind = type(event)
             if kind is Delivery:
                 if not self._forwarding.receive(event):
@@ -277,6 +277,8 @@ class Session:
                 self._outbox.answered(event, self._events)
             elif not (self._history.receive(event) or self._targets.receive(event, self._events)):
                 self._receive_rare(event)
+        if self.ended.done():  # also what comes later: the next session gets it again
+            return
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))
             messages = self._reader.messages(index, arrived)

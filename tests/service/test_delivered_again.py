@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.amqp.events import Fetched
+from dispatcher.amqp.events import ChannelClosed, Delivery, Fetched
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
@@ -128,6 +128,19 @@ async def test_what_a_parking_queue_took_back_is_not_acked_as_a_repeated_copy(
     await bench.acked()
     assert runner.leaderships == 2
     assert not bench.status()["parked_lost"]
+
+
+async def test_an_ended_session_takes_nothing_more(bench: Bench) -> None:
+    """The next one gets it again, and has it in its history and ledger."""
+    await _run(bench, [])
+    session: Any = bench.runners["orders"]._session
+    (feed,) = session._feeds
+    delivery = Delivery(feed._channel, b"", feed._delivered + 1, False, b"", b"in", b"\0\0", b"")
+    session.receive([delivery, ChannelClosed(session._channels.lock, 406, "by somebody", 0, 0)])
+    assert session.ended.done()
+    session.receive([delivery])
+    assert feed._delivered == 0
+    assert not session._events
 
 
 def _nothing(fetched: list[Fetched]) -> list[Original]:
