@@ -45,7 +45,7 @@ def check_management(settings: Settings, url: str, cluster: str | None, findings
             )
             return
         vhost = quote(settings.rabbitmq.address.vhost, safe="")
-        policies = management.request(f"policies/{vhost}")
+        policies = [{**each, "kind": "policy"} for each in management.request(f"policies/{vhost}")]
         queues = {queue["name"]: queue for queue in management.request(f"queues/{vhost}?columns={_COLUMNS}")}
     except BrokerUnavailable as error:
         findings.note(
@@ -65,9 +65,10 @@ def check_management(settings: Settings, url: str, cluster: str | None, findings
 def _operators(management: Management, vhost: str) -> list[dict[str, Any]]:
     """The operator policies, if this user may see them: they add to the other ones."""
     try:
-        return list(management.request(f"operator-policies/{vhost}"))
+        found = management.request(f"operator-policies/{vhost}")
     except BrokerUnavailable:
         return []
+    return [{**each, "kind": "operator policy"} for each in found]
 
 
 def _check_alarms(management: Management, findings: Findings) -> None:
@@ -132,25 +133,36 @@ def _check_policies(
     """Those that fit a queue of the dispatcher, also if RabbitMQ obeys another one of a higher priority."""
     ours = _own_kinds(names, lane, queues)
     for policy in policies:
-        definition, target = policy.get("definition", {}), policy.get("apply-to", "all")
-        keys = [key for key in _HARMFUL_POLICY_KEYS if key in definition]
-        limit = definition.get(_DELIVERY_LIMIT)
-        is_limited = isinstance(limit, int) and limit >= 0
+        found: dict[str, str] = {}  # by key: the first queue that it harms
         for name, kind in ours.items():
-            harmful = keys + [_DELIVERY_LIMIT] * (is_limited and kind == "quorum")
-            if not harmful or target not in ("all", "queues", f"{kind}_queues"):
+            if policy.get("apply-to", "all") not in ("all", "queues", f"{kind}_queues"):
                 continue
             try:
-                fits = re.search(policy["pattern"], name) is not None
+                if re.search(policy["pattern"], name) is None:
+                    continue
             except re.error:
                 break  # RabbitMQ's expressions can say what Python's can't
-            if fits:
-                which = "consumer queues" if name == _CONSUMER_QUEUE else name
-                findings.warning(
-                    f"lanes.{names.lane}: policy {policy['name']!r} sets {', '.join(harmful)} on {which}, "
-                    "which makes RabbitMQ drop messages of the dispatcher; narrow its pattern"
-                )
-                break
+            for key in _harmful(policy.get("definition", {}), kind, is_lock=name == names.lock):
+                found.setdefault(key, "consumer queues" if name == _CONSUMER_QUEUE else name)
+        if found:
+            sets = " and ".join(
+                f"{', '.join(key for key in found if found[key] == which)} on {which}"
+                for which in dict.fromkeys(found.values())
+            )
+            findings.warning(
+                f"lanes.{names.lane}: {policy['kind']} {policy['name']!r} sets {sets}, "
+                "which makes RabbitMQ drop messages of the dispatcher; narrow its pattern"
+            )
+
+
+def _harmful(definition: dict[str, Any], kind: str, *, is_lock: bool) -> list[str]:
+    """The keys by which messages of such a queue are dropped."""
+    keys: list[str] = [key for key in _HARMFUL_POLICY_KEYS if key in definition]
+    limit = definition.get(_DELIVERY_LIMIT)
+    # The lock's message is laid down again and again.
+    if kind == "quorum" and not is_lock and isinstance(limit, int) and limit >= 0:
+        keys.append(_DELIVERY_LIMIT)
+    return keys
 
 
 def _own_kinds(names: LaneNames, lane: LaneSettings, queues: dict[str, Any]) -> dict[str, str]:
@@ -165,6 +177,7 @@ def _own_kinds(names: LaneNames, lane: LaneSettings, queues: dict[str, Any]) -> 
         for name, arguments in own.items()
         if name != names.history
     }
+    del expected[names.heartbeat]  # its messages may be dropped
     expected[names.witness] = "classic"
     parked = "quorum" if kinds.messages else "classic"
     expected |= dict.fromkeys(parking_queues(names, PARKING_QUEUES_MAX), parked)

@@ -228,8 +228,22 @@ def test_a_policy_that_limits_parking_queues(run: Run, vhost: Vhost, kind: str) 
     vhost.management(f"{kind}/{vhost.name}/limited", "PUT", policy)
     (warning,) = [text for text in levels(run)["warning"] if "limited" in text]
     assert warning.startswith("lanes.bills: "), "classic queues know no such limit"
+    assert ("operator policy 'limited'" in warning) is (kind == "operator-policies")
     assert "sets delivery-limit on" in warning
     assert ".bills.park.1, " in warning
+
+
+@pytest.mark.usefixtures("inbound")
+def test_a_policy_that_harms_queues_of_both_kinds(run: Run, vhost: Vhost) -> None:
+    """One inbound queue of `orders` is a quorum queue, so what keeps messages is one, and control is not."""
+    with channel(vhost) as declaring:
+        declaring.queue_delete("orders.high")
+        declaring.queue_declare("orders.high", durable=True, arguments={"x-queue-type": "quorum"})
+    definition = {"message-ttl": 1_000, "delivery-limit": 20}
+    policy = {"pattern": "orders", "definition": definition, "apply-to": "queues"}
+    vhost.management(f"policies/{vhost.name}/both", "PUT", policy)
+    (warning,) = [text for text in levels(run)["warning"] if "'both'" in text]
+    assert re.search(r"message-ttl on \S+\.control and delivery-limit on \S+\.dead,", warning)
 
 
 def test_a_consumer_timeout_of_a_queue(run: Run, vhost: Vhost) -> None:
