@@ -288,10 +288,11 @@ class ParkingFeed:
         But nobody else publishes to it now: the next message is asked for.
         """
         if self.quorum:
-            if self.acks.unsettled or (self.has_others and await self._other_readers()):
-                return False  # that is still to come
+            if self.acks.unsettled:
+                return False
             self._unread, _ = await self._fetch_flagged(1, 1)
-            if self._unread:
+            # A leader has answered, so the count is one.
+            if self._unread or (self.has_others and await self._other_readers()):
                 return False
         delete = commands.Queue.Delete(queue=self.name, if_empty=not self.quorum)
         await self._link.call(self.channel, delete)
@@ -419,7 +420,8 @@ class ParkingFeeds:
                     return self._keep(queue, feed, channel)
                 if refused.code != NOT_FOUND:
                     raise
-                feed = self._feed(queue, channel, quorum=feed.quorum, has_others=feed.has_others)
+                # The closed channel may have had something.
+                feed = self._feed(queue, channel, quorum=feed.quorum, has_others=feed.quorum)
                 if node_is_away(refused):  # the queue is still there when that is back
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, RETRY_S_MAX)

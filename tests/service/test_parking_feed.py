@@ -208,6 +208,17 @@ async def test_what_was_dropped_is_not_waited_for(vhost: Vhost) -> None:
         assert is_end
 
 
+async def test_a_queue_of_which_somebody_else_has_all_is_not_deleted(vhost: Vhost) -> None:
+    async with _quorum_queue(vhost) as (link, ready):
+        former = _feed(link, await link.open_channel())
+        assert len((await _fetch(former, STORED))[0]) == STORED
+        feed = _feed(link, await link.open_channel())
+        await feed.until_alone(0)
+        assert not await feed.delete_empty()
+        await link.call(former.channel, commands.Channel.Close(200, "dead", 0, 0))
+        await eventually(lambda: ready(STORED), what="all of it is back")
+
+
 async def test_of_what_came_back_nothing_is_acked_before_all_of_it_is_settled(vhost: Vhost) -> None:
     """Members of the queue may have put it back in different orders (RabbitMQ up to 4.1.0)."""
     async with _quorum_queue(vhost) as (link, ready):
