@@ -119,6 +119,10 @@ def _others_problem(queue: str, others: int) -> str:
     )
 
 
+def _is_new(message: Original) -> bool:
+    return not message.redelivered
+
+
 async def _consume(link: Link, channel: int, queue: str, consumer_tag: str, *, exclusive: bool) -> None:
     consume = BasicConsume(queue=queue, consumer_tag=consumer_tag, exclusive=exclusive)
     await link.call(channel, consume)
@@ -149,6 +153,7 @@ class InboundFeed:
         self._misleading = misleading  # fingerprints of messages whose counts say nothing
         self._out: dict[int, Original] = {}  # of a quorum queue: the unsettled ones, by their tags
         self._returned_are_through = False  # all that earlier sessions had has been delivered again
+        self._is_late = False  # of the latest deliveries one has come late, see `in_order`
         self._not_in_history: set[int] = set()
         self._over: deque[int] = deque()  # to be acked, in the order of their settles, once in the history
         self._wake = asyncio.Event()
@@ -181,6 +186,7 @@ class InboundFeed:
             return None
         unsettled: dict[bytes, int] | None = None
         settled: set[bytes] | None = None
+        self._is_late = False
         for message in messages:
             if not message.redelivered:
                 self._returned_are_through = True
@@ -192,6 +198,7 @@ class InboundFeed:
                     settled = self._settled_fingerprints() if settled is None else settled
                     if count is not None or message.fingerprint in settled:
                         return self._again()
+                    self._is_late = True
                 elif (
                     count is not None
                     and message.deliveries > count
@@ -202,6 +209,15 @@ class InboundFeed:
                 unsettled[message.fingerprint] = message.deliveries
             self._out[message.tag] = message
         return None
+
+    def in_order(self, messages: list[Original]) -> list[Original]:
+        """The latest deliveries, after `delivered_again`, in the order of the queue.
+
+        A quorum queue hands out what it got back before all else. But if its leader and this node lose sight
+        of each other for a moment, messages that were on their way are taken back, and come behind some that
+        are newer (3.10, when a node of the cluster came back): with the flag, and for the first time.
+        """
+        return sorted(messages, key=_is_new) if self._is_late else messages
 
     def _again(self, by_message: bytes = b"") -> DeliveredAgain:
         queue = self._inbound.name

@@ -286,7 +286,7 @@ class Session:
             if again is not None:
                 return self.end(again)
             self._history.keep(arrived, messages)
-            self._events.append(MessagesArrived(messages))
+            self._events.append(MessagesArrived(self._feeds[index].in_order(messages)))
         self._schedule()
 
     def _receive_rare(self, event: Any) -> None:
