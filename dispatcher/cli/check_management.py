@@ -172,12 +172,9 @@ def _own_kinds(names: LaneNames, lane: LaneSettings, queues: dict[str, Any]) -> 
         [queues[one.queue].get("type") == "quorum" for one in lane.inbound if one.queue in queues],
     )
     own = own_queues(names, lane, kinds)
-    expected = {
-        name: "quorum" if arguments.get("x-queue-type") == "quorum" else "classic"
-        for name, arguments in own.items()
-        if name != names.history
-    }
-    del expected[names.heartbeat]  # its messages may be dropped
+    # A stream has limits of its own, and a heartbeat may be dropped.
+    others = names.history, names.heartbeat
+    expected = {name: str(each["x-queue-type"]) for name, each in own.items() if name not in others}
     expected[names.witness] = "classic"
     parked = "quorum" if kinds.messages else "classic"
     expected |= dict.fromkeys(parking_queues(names, PARKING_QUEUES_MAX), parked)

@@ -61,8 +61,8 @@ def hand_overs(
     told: Collection[str] = tuple(PartTold),
 ) -> DataFrame:
     """One row for each hand-over; if only some are wanted, `loose` are the records about these. `persist`
-    keeps a table that is needed several times. `told`: which PartTold there are: what is not there takes
-    Spark long all the same.
+    keeps a table that is needed several times. `told`: the kinds of records that there are. Spark takes long
+    also for kinds of which it finds none, so it is not asked for these.
 
     `outcome` is the event that ended it, or `open`. `began` is an instant by which its consumer had it;
     `ended` is one until which it surely did: the end, or without one what the ledger still proves.

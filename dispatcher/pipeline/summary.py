@@ -36,7 +36,7 @@ def summarise(
         "hand_overs": _hand_overs(tables["hand_overs"]),
         "violations": _first_violations(tables["violations"]),
         "unknown": _first_unknown(tables["groups"]),
-        **{name: table for name, table in tables.items() if name == "left"},
+        **({"left": tables["left"]} if "left" in tables else {}),
     })  # fmt: skip
     verdicts: dict[str, dict[str, int]] = {}
     for row in told["verdicts"].to_pylist():

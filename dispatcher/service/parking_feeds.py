@@ -147,9 +147,9 @@ class ParkingFeed:
         """Up to `limit` messages, and whether none was left after them.
 
         A quorum queue hands out first what it got back, in any order. So all of that is fetched together, and
-        may be more; who takes it sorts it. It also answers a `basic.get` before it has taken back more than
-        32 messages (3.10 and 4.0): newer ones come first then, or nothing does. So what was given back is
-        fetched until it has come again. Raises DeliveredAgain.
+        may be more; who takes it sorts it. If this feed has given back more than 32 messages, RabbitMQ (3.10
+        and 4.0) answers a `basic.get` before it has taken them all back: the answer is a newer message, or
+        that the queue is empty. So the feed fetches until each of them has come again. Raises DeliveredAgain.
         """
         fetched, self._unread = self._unread, []
         if self._returned is not None:
@@ -192,7 +192,7 @@ class ParkingFeed:
         return max(0, int(declared.consumer_count) - ours)
 
     def _originals(self, fetched: list[Fetched]) -> list[Original]:
-        """Of what was fetched."""
+        """The messages that were fetched, as the core takes them. Raises DeliveredAgain."""
         messages = self._read(fetched)
         if self._returned is not None:
             self._returned.fetched(fetched)

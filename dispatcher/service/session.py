@@ -277,7 +277,7 @@ class Session:
                 self._outbox.answered(event, self._events)
             elif not (self._history.receive(event) or self._targets.receive(event, self._events)):
                 self._receive_rare(event)
-        if self.ended.done():  # also what comes later: the next session gets it again
+        if self.ended.done():  # RabbitMQ delivers these again to the next session
             return
         for index, arrived in deliveries.items():
             self._feeds[index].delivered(len(arrived))

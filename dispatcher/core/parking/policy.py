@@ -101,7 +101,7 @@ class Parking(Feature):
         self._names = state.options.parking_queues
         self._reparking = Reparking()
         self._look_aheads = [_LookAhead() for _ in state.inbounds]
-        self._passed: QueueId | None = None  # being unparked: what waits in front of it has passed it
+        self._passed: QueueId | None = None  # while it is read to its end: what waits is past this stop
         self._idle = False  # the latest pass found nothing that could be dispatched
         self._bound_until_ms = 0
         self._retry_at_ms = 0
@@ -518,7 +518,7 @@ class Parking(Feature):
             group.route = _without(queue.index, group.route)
             state.parking.refresh_demand(group)
         waiting, queue.waiting = queue.waiting, deque()
-        self._passed = queue.index  # what is older than its group's route is here, too
+        self._passed = queue.index  # the waiting messages are past this stop of their groups' routes
         for message in waiting:
             if message.state is MessageState.WAITING:
                 message.relocation = None
