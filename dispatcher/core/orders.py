@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dispatcher.core.forwarding.orders import ForwardingAction
 from dispatcher.core.model import Original
-from dispatcher.core.operations.orders import TargetAction
+from dispatcher.core.operations.orders import OperationAction
 from dispatcher.core.parking.orders import ParkingAction
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import Dispatched
@@ -31,13 +31,6 @@ class PublishMarker(NamedTuple):
 
     incarnation: str  # or what Evictions has for everybody
     n: int  # of its latest join: a marker for an earlier connection says nothing about this one
-
-
-class PublishBarrier(NamedTuple):
-    """Publish this command's marker to an inbound queue; it comes back as a `BarrierMark`."""
-
-    inbound: QueueId
-    command: str
 
 
 class AckInbound(NamedTuple):
@@ -93,6 +86,6 @@ class LookUp:
 
 
 Action = (
-    Dispatched | SendCopy | SendNotice | PublishMarker | PublishBarrier | AckInbound | DeadLetter | Reply
-    | LogEvent | SetWindow | LookUp | ParkingAction | TargetAction | ForwardingAction
+    Dispatched | SendCopy | SendNotice | PublishMarker | AckInbound | DeadLetter | Reply | LogEvent
+    | SetWindow | LookUp | ParkingAction | OperationAction | ForwardingAction
 )  # fmt: skip

@@ -31,14 +31,19 @@ from dispatcher.core.forwarding.orders import (
     ReleaseQueue,
 )
 from dispatcher.core.model import Original
-from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, TargetAction
+from dispatcher.core.operations.orders import (
+    CloseTarget,
+    OpenTarget,
+    PublishBarrier,
+    SendTransfer,
+    TargetAction,
+)
 from dispatcher.core.orders import (
     AckInbound,
     Action,
     DeadLetter,
     LogEvent,
     LookUp,
-    PublishBarrier,
     PublishMarker,
     Reply,
     SendCopy,

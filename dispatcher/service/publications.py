@@ -15,7 +15,8 @@ from dispatcher.amqp.relay import bundle_entry, copy_frames, dead_frames
 from dispatcher.amqp.wire import content_frames, publish_frame
 from dispatcher.core.forwarding.orders import DeadLetterReclaimed, ForwardReclaimed
 from dispatcher.core.model import Original
-from dispatcher.core.orders import DeadLetter, PublishBarrier, PublishMarker, Reply, SendNotice
+from dispatcher.core.operations.orders import PublishBarrier
+from dispatcher.core.orders import DeadLetter, PublishMarker, Reply, SendNotice
 from dispatcher.core.parking.orders import ParkCopy
 from dispatcher.core.queue_ids import QueueId, parking_place
 from dispatcher.core.records import Dispatched

@@ -20,12 +20,12 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.membership.ack_timeout import EVERYBODY
 from dispatcher.core.model import Original
 from dispatcher.core.operations.events import BarrierMark
+from dispatcher.core.operations.orders import PublishBarrier
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.orders import (
     AckInbound,
     DeadLetter,
     LogEvent,
-    PublishBarrier,
     PublishMarker,
     Reply,
     SendCopy,

@@ -54,7 +54,8 @@ class InspectQueue(NamedTuple):
 
 
 class ReclaimQueue(NamedTuple):
-    """Read this queue to its end as its only reader, and remain that; answer with QueueTaken or QueueKept."""
+    """Read this queue to its end as its only reader, and remain that; answer with QueueReclaimed or
+    QueueInUse."""
 
     queue: str
 

@@ -38,14 +38,13 @@ from dispatcher.core.operations.operation import (
     Operation,
     Phase,
 )
-from dispatcher.core.operations.orders import CloseTarget, OpenTarget
+from dispatcher.core.operations.orders import CloseTarget, OpenTarget, PublishBarrier
 from dispatcher.core.operations.targets import target_argument
 from dispatcher.core.operations.transfer import Transfers
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
 from dispatcher.core.operators.flags import begin_operation, end_operation, operation_on
 from dispatcher.core.operators.rebalance import check_settled, known
 from dispatcher.core.operators.stopped_groups import ended_by_others
-from dispatcher.core.orders import PublishBarrier
 from dispatcher.core.parking.scan import ParkedScan, parked_of, unread_queues
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.records import SettledEntries, Vanished

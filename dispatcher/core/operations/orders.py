@@ -1,10 +1,18 @@
-"""Orders about where operators send messages (`groups move`, `groups reroute`); `effects` has the union."""
+"""Orders of operations: their markers, and where `groups move` and `groups reroute` send messages."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from dispatcher.core.model import Original
+from dispatcher.core.queue_ids import QueueId
+
+
+class PublishBarrier(NamedTuple):
+    """Publish this command's marker to an inbound queue; it comes back as a `BarrierMark`."""
+
+    inbound: QueueId
+    command: str
 
 
 class Target(NamedTuple):
@@ -25,7 +33,7 @@ class OpenTarget(NamedTuple):
 
 
 class SendTransfer(NamedTuple):
-    """Publish the original to the operation's target; answer with MessageLeft or MessageStays."""
+    """Publish the original to the operation's target; answer with TransferConfirmed or TransferRefused."""
 
     operation: str
     message: Original
@@ -38,3 +46,4 @@ class CloseTarget(NamedTuple):
 
 
 TargetAction = OpenTarget | SendTransfer | CloseTarget
+OperationAction = PublishBarrier | TargetAction

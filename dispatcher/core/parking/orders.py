@@ -96,7 +96,7 @@ class ReadParkingQueue(NamedTuple):
 
 
 class ParkCopy(NamedTuple):
-    """Publish the original to a parking queue; answer with MoveConfirmed or MoveRefused."""
+    """Publish the original to a parking queue; answer with RelocationConfirmed or RelocationRefused."""
 
     message: Original
     queue: QueueId
