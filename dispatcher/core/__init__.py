@@ -24,7 +24,7 @@ dispatcher or consumer fails. Skip every `for … in signals…` at first: capab
                   a consumer is in a class of its own (`ConsumerLife.note`).
 2. `inbound`      the inbound queues, and the three kinds of sources that one has for the delivery pass: one
                   for each consumer's own groups, one for groups without an owner, one for messages without a
-                  group. How much of one is here, and may come, is in its base class in `fetching`.
+                  group.
    `drr`          whose turn it is among the inbound queues: deficit weighted round robin.
 3. `placement`    who gets groups without an owner, and messages without a group: the lane's policy, and the
                   pool of consumers with free capacity.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -18,6 +19,8 @@ from dispatcher.core.model import Group, GroupState, Original
 #: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
 #: of buckets are strangers, so that a lane that is resized begins without owners.
 _NAME: Final = re.compile(rb"bucket:([0-9]+)/([0-9]+)")
+#: Makes the group of a key, in a state.
+GroupMaker = Callable[[bytes, GroupState], Group]
 
 
 class IdNumbers:
@@ -92,9 +95,9 @@ class GroupMap:
         self._buckets = buckets
         self._grouped = grouped
 
-    def make_group(self, key: bytes, state: GroupState, next_epoch: Callable[[], int]) -> Group:
-        """A new group of that key; `next_epoch` is for what numbers its ids for itself."""
-        return Group(key, state) if self._buckets is None else Bucket(key, state, next_epoch)
+    def maker(self, next_epoch: Callable[[], int]) -> GroupMaker:
+        """What makes the groups; `next_epoch` is for buckets, which number their ids for themselves."""
+        return Group if self._buckets is None else partial(Bucket, next_epoch=next_epoch)
 
     def key(self, group_id: bytes) -> bytes:
         """The key of the group; the same in every process and version."""

@@ -1,7 +1,8 @@
 """Inbound queues, their sources for the delivery pass, and their numbers.
 
 An inbound queue offers its sources to the delivery pass: those in its ring, each with the backlogs that
-eligibility lets pass. It alone changes its numbers. What is here of it is in its base class.
+eligibility lets pass. It alone changes its numbers. `prefetch_window` decides by what is here of it how many
+originals may be here at a time.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Any, Final
 
-from dispatcher.core.fetching import FetchedQueue
 from dispatcher.core.model import IN_FLIGHT, WAITING, Backlog, ConsumerSource, Group, Original
 from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import QueueId
+from dispatcher.core.settled_originals import SettledOriginals
 
 #: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
 SPARE_BACKLOGS: Final = 256
+#: The mean size of originals is that of about this many.
+SIZES_REMEMBERED: Final = 64
 
 
 class UnownedSource:
@@ -56,16 +59,16 @@ class UngroupedSource:
         return None
 
 
-class Inbound(FetchedQueue):
-    """One inbound queue of the lane."""
+class Inbound:
+    """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "deficit", "dispatched", "unowned", "in_flight", "index", "ungrouped", "name", "ready", "spent",
-        "_spare", "waiting", "weight",
+        "deficit", "dispatched", "in_flight", "index", "latest", "mean_bytes", "name", "paused", "ready",
+        "recovery", "replaceable", "settled", "_spare", "spent", "unacked", "ungrouped", "unowned", "waiting",
+        "weight", "window",
     )  # fmt: skip
 
     def __init__(self, index: QueueId, name: str, weight: int, window: int, pool: Pool) -> None:
-        super().__init__(window)
         self.index = index
         self.name = name
         self.weight = weight  # its quantum: what a turn adds to the deficit
@@ -80,6 +83,15 @@ class Inbound(FetchedQueue):
         self.spent = 0  # what that cost
         #: Of groups whose only message went out: a group that has one at a time would make them each time.
         self._spare: list[dict[QueueId, Backlog]] = []
+        # What is here of it
+        self.window = window  # originals that may be here at a time, beside what a former window let in
+        self.unacked = 0  # originals here: waiting, in flight or ending
+        self.latest = (0, 0)  # arrival of the latest original
+        self.mean_bytes = 0.0  # that the latest originals took; 0: none came
+        self.paused = False  # not fetched from because of the byte budget
+        self.replaceable = True  # False: its consumer must never be replaced, and its window stays
+        self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
+        self.settled = SettledOriginals()
 
     # -- its backlogs --
 
@@ -111,6 +123,17 @@ class Inbound(FetchedQueue):
                 self._spare.append(backlogs)
 
     # -- its numbers: nothing else changes them, but `drr` the deficit --
+
+    def take_in(self, message: Original) -> None:
+        """An original is here, and counts until it is settled."""
+        self.latest = message.arrival
+        self.unacked += 1
+        mean, footprint = self.mean_bytes, message.footprint
+        self.mean_bytes = mean + (footprint - mean) / SIZES_REMEMBERED if mean else footprint
+
+    def is_full(self) -> bool:
+        """Nothing more of it comes before something is settled."""
+        return self.paused or self.unacked >= self.window
 
     def settle(self, message: Original) -> None:
         """An original that is here ended, and its ack is on the way."""

@@ -53,7 +53,7 @@ def _best_window(state: LaneState, inbound: Inbound) -> int:
     best = max(1, int(room * 3 / (4 * len(state.inbounds) * mean)))
     if 2 * best <= window:
         return best
-    if best < 2 * window:
+    if best < 2 * window or state.options.look_ahead < 2 * window:  # it is wide enough, or as wide as may be
         return window
     widened = min(best, free_places(state, inbound))
     return widened if widened >= 2 * window else window

@@ -52,6 +52,7 @@ class LaneState(SharedFacts):
         self.group_map = GroupMap(options.buckets, grouped=options.policy.grouped)
         self.key_of = self.group_map.key  # of the group of an id
         self.keys_are_ids = options.buckets is None  # then it is that id
+        self._make_group = self.group_map.maker(self.next_epoch)
         self.groups: dict[bytes, Group] = {}  # by key
         self.signals = Signals()
         self.pool = Pool(counts_messages=not options.policy.grouped)
@@ -98,7 +99,7 @@ class LaneState(SharedFacts):
         """The group of that key, made in that state when it is new."""
         group = self.groups.get(key)
         if group is None:
-            group = self.group_map.make_group(key, state, self.next_epoch)
+            group = self._make_group(key, state)
             group.window = self.first_window
             self.groups[key] = group
         return group
