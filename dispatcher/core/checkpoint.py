@@ -6,7 +6,7 @@ from typing import Final
 
 from dispatcher.core.effects import Effects
 from dispatcher.core.entries import ended_entry, open_entry
-from dispatcher.core.features import Parts
+from dispatcher.core.feature import Feature
 from dispatcher.core.model import MessageState
 from dispatcher.core.ownership import row_of
 from dispatcher.core.records import NOBODY, JournalReset, NumbersUsed, Record
@@ -18,7 +18,7 @@ from dispatcher.core.tables import OwnerRow
 RECORDS_PER_CHECKPOINT: Final = 50_000
 
 
-def checkpoint(state: LaneState, parts: Parts, *, everything: bool) -> Effects:
+def checkpoint(state: LaneState, features: list[Feature], *, everything: bool) -> Effects:
     """All that is still true, as records that replace the journal before them.
 
     With `everything` also all owners, incarnations and results: for a Redis that has lost some.
@@ -26,25 +26,25 @@ def checkpoint(state: LaneState, parts: Parts, *, everything: bool) -> Effects:
     effects = Effects(checkpoint=True)
     records: list[Record] = effects.records
     records.append(JournalReset())
-    for feature in parts.features:
+    for feature in features:
         records += feature.records()
     entries = [m for c in state.by_uuid.values() for m in c.in_flight.values()]
     entries += state.revoked
     waiting = MessageState.WAITING
-    entries += [message for message in parts.recovery.open_entries() if message.state is waiting]
+    entries += [message for message in state.absent.open_entries() if message.state is waiting]
     records += [open_entry(message) for message in entries]
     records += [ended_entry(message, reason) for message, reason in state.ending.items()]
-    records += parts.recovery.settled_records()
+    records += state.absent.settled_records()
     records.append(NumbersUsed(NOBODY, state.epoch_counter))
     records += [NumbersUsed(number, c.next_seq - 1) for number, c in state.by_number.items()]
     state.records_since_checkpoint = 0
     if everything:
-        _add_tables(state, parts, effects)
+        _add_tables(state, features, effects)
     return effects
 
 
-def _add_tables(state: LaneState, parts: Parts, effects: Effects) -> None:
-    for feature in parts.features:
+def _add_tables(state: LaneState, features: list[Feature], effects: Effects) -> None:
+    for feature in features:
         feature.add_rows(effects)
     if not state.policy.keeps_owner:
         return
@@ -52,5 +52,5 @@ def _add_tables(state: LaneState, parts: Parts, effects: Effects) -> None:
         row = row_of(state, group)
         if row is not None:
             effects.owners[group.id] = row
-    for group_id, owner in parts.recovery.groups.owners().items():
+    for group_id, owner in state.absent.owners().items():
         effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)

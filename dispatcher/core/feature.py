@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dispatcher.core.effects import Effects, Snapshot
-from dispatcher.core.model import Group, Original
+from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.records import Record
 
 #: Changes the lane's state for one kind of event; dispatches nothing.
@@ -98,18 +98,34 @@ def _guarded(counts: Callable[[Any], bool], handlers: list[Handler]) -> Handler:
 class AbsentOriginals(Protocol):
     """What becomes of messages whose originals have not come back after a take-over."""
 
+    # -- what is known of them --
+
     def open_entries(self) -> list[Original]:
         """All of which the journal has an entry."""
 
-    def go_before(self, group_id: bytes) -> bool:
+    def settled_records(self) -> list[Record]:
+        """For a checkpoint: the originals that are settled, and may come back all the same."""
+
+    def owners(self) -> Mapping[bytes, Consumer]:
+        """The owners of groups, by key, that wait for some."""
+
+    def go_before(self, group_id: bytes | None) -> bool:
         """Some of this group id that no consumer has are still to come: they go before everything newer. The
         signal `all_back` says when that ends."""
 
     def may_come(self, group: Group) -> bool:
         """Messages of the group that are not here may still come: they were here before, or are parked."""
 
+    def some_may_come(self) -> bool:
+        """Messages that were here under the former leader may still be on their way from inbound queues."""
+
     def is_lost(self, message: Original) -> bool:
         """Its original will not come back."""
+
+    def is_reported(self, fingerprint: bytes) -> bool:
+        """One with these bytes is absent that the journal did not know: a consumer has told of it."""
+
+    # -- what happens before they come --
 
     def settled_before_its_return(self, message: Original) -> list[Record]:
         """It is to be acked when it comes. Returns further records."""
@@ -122,3 +138,17 @@ class AbsentOriginals(Protocol):
 
     def nobody_has(self, message: Original) -> None:
         """No consumer has it any more: when its original comes, it waits before everything newer."""
+
+    # -- who reads another queue than the inbound ones tells this --
+
+    def expect(self, message: Original) -> None:
+        """Its original has gone back to that queue, and will come again."""
+
+    def match(self, message: Original | None, delivered: Original) -> None:
+        """Its original has come; None: that of a message of which a consumer has told."""
+
+    def vanish(self, message: Original) -> None:
+        """Its original will not come: it is not in that queue."""
+
+    def end_if_through(self) -> None:
+        """That queue delivers nothing again of what it had delivered before."""

@@ -49,6 +49,7 @@ from dispatcher.core.parking.policy import Parking
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.prefetch_window import PrefetchWindows
+from dispatcher.core.recovery.consumer_reports import ConsumerReports
 from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.recovery.stale_entries import StaleEntries
 from dispatcher.core.settlement import Settlement
@@ -69,24 +70,22 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
     """The features of this lane; Lane and LaneState get to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
     entries = ParkedEntries(state)
-    recovery = Recovery(
-        state, entries, redis_complete=snapshot.complete, broker_restarted=snapshot.broker_restarted
-    )
+    recovery = Recovery(state, entries)
     settlement, arrivals = Settlement(state), Arrivals(state)
     measured = MeasuredWork(state) if options.measures_work else None  # before GroupLimits: see there
     limited = GroupLimits(state, limit) if (limit := options.max_in_flight_per_group) is not None else None
-    membership = Membership(state, recovery)
+    membership = Membership(state, ConsumerReports(state, recovery))
     resets, quiescing = OwnerReset(state, snapshot.operator_rows), Quiescing(state)
     rebalance = Rebalance(state, commands, resets, quiescing)
     evictions = Evictions(state, membership.liveness, commands)
-    relocations, parked = Relocations(state), ParkedReading(state, recovery, arrivals)
+    relocations, parked = Relocations(state), ParkedReading(state, arrivals)
     dedup, hold_ms = options.dedup, options.sequence_timeout_ms
     numbers = SequenceNumbers(state) if options.checks_sequence else None
     features: list[Feature | None] = [
         recovery,
         settlement,
         commands,
-        RefusedPublishes(state, settlement, recovery.groups),
+        RefusedPublishes(state, settlement, recovery.resending),
         membership,
         Identities(state) if options.strict_identity else None,
         LostCopies(state) if not options.handover else None,
@@ -110,7 +109,7 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
         Operations(state, commands, Transfers(state)),
         quiescing,
         StartGate(state) if options.start_consumers or options.start_wait_ms else None,
-        Dedup(state, dedup, arrivals.accept, redis_complete=snapshot.complete) if dedup is not None else None,
+        Dedup(state, dedup, arrivals.accept) if dedup is not None else None,
         numbers,
         SequenceHold(state, numbers, hold_ms) if numbers and hold_ms is not None else None,
         Leftovers(state, snapshot) if Leftovers.are_in(snapshot, numbers) else None,

@@ -114,4 +114,4 @@ class Lane:
 
         With `everything` also all owners, incarnations and results: for a Redis that has lost some.
         """
-        return checkpoint(self.state, self._parts, everything=everything)
+        return checkpoint(self.state, self._features, everything=everything)

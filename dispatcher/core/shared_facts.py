@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 from dispatcher.core.feature import AbsentOriginals, Feature
-from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane_log import LaneLog
 from dispatcher.core.model import Backlog, Consumer, Group, Original
 from dispatcher.core.ordered import OrderedSet
@@ -19,7 +18,6 @@ F = TypeVar("F", bound=Feature)
 class SharedFacts(LaneLog):
     """The part of a lane's memory that is of no use to the spine."""
 
-    inbounds: list[Inbound]
     absent: AbsentOriginals  # recovery: it knows the originals that are still to come back
 
     def __init__(self, now_ms: int) -> None:
@@ -54,11 +52,6 @@ class SharedFacts(LaneLog):
         """What the consumer of this queue takes as one AMQP message; None: only single copies."""
         consumer = self.by_queue.get(queue)
         return None if consumer is None else consumer.bundle
-
-    @property
-    def is_recovering(self) -> bool:
-        """Messages that were here under the former leader may still be on their way."""
-        return any(inbound.recovery is not None for inbound in self.inbounds)
 
     @property
     def settles(self) -> int:

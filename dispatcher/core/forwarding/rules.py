@@ -54,7 +54,7 @@ def may_be_reclaimed(state: LaneState, consumer: Consumer) -> bool:
     """Another consumer could get the messages in its queue, no original is still to come back from an inbound
     queue, and no other queue is being read back: a group may have messages in both."""
     others = state.reclaiming - {consumer.number}
-    return not others and not state.is_recovering and bool(receivers(state, consumer))
+    return not others and not state.absent.some_may_come() and bool(receivers(state, consumer))
 
 
 def _unread(facts: Facts) -> str:

@@ -23,7 +23,6 @@ from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
 from dispatcher.core.recovery.consumer_reports import ConsumerReports
-from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.wire.bundle import BundleLimits
@@ -50,9 +49,9 @@ EPOCH_MIXER: Final = 2_654_435_761
 class Membership(Feature):
     """The lane's consumers, from join to end, and what happens to their messages."""
 
-    def __init__(self, state: LaneState, recovery: Recovery) -> None:
+    def __init__(self, state: LaneState, reports: ConsumerReports) -> None:
         self._state = state
-        self._reports = ConsumerReports(state, recovery)
+        self._reports = reports
         self._revocation = Revocation(state)
         self.liveness = Liveness(state, self._reports)
         self._retired: dict[str, tuple[int, IncarnationRow]] = {}  # by uuid, oldest first

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dispatcher.core.events import CopyRefused, DeadLetterRefused
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, Group, MessageState, Original
-from dispatcher.core.recovery.groups import GroupRecovery
+from dispatcher.core.recovery.resending import Resending
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
 
@@ -19,10 +19,10 @@ from dispatcher.core.state import LaneState
 class RefusedPublishes(Feature):
     """Ends what can't be published, and keeps in sight what not even the dead queue takes (D-8)."""
 
-    def __init__(self, state: LaneState, settlement: Settlement, groups: GroupRecovery) -> None:
+    def __init__(self, state: LaneState, settlement: Settlement, resending: Resending) -> None:
         self._state = state
         self._settlement = settlement
-        self._groups = groups
+        self._resending = resending
 
     def events(self) -> Mapping[type, Handler]:
         return {CopyRefused: self.copy_refused, DeadLetterRefused: self.dead_letter_refused}
@@ -51,7 +51,7 @@ class RefusedPublishes(Feature):
         """The consumer would wait for the number that is missing: later messages get new ones."""
         if followers:
             followers[0].first |= first
-            self._groups.send_with_new_numbers(group, followers)
+            self._resending.send_renumbered(group, followers)
         elif group.owner is consumer:
             group.epoch = 0
             group.fresh |= first

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dispatcher.core.effects import Effects, IdRange, WindowChange
+from dispatcher.core.effects import Effects, IdRange, Snapshot, WindowChange
 from dispatcher.core.entries import OriginalKey, originals_of
 from dispatcher.core.events import IdsLookedUp
 from dispatcher.core.feature import Feature, Handler
@@ -36,18 +36,11 @@ _KNOWN: Final = ord("1")
 class Dedup(Feature):
     """Knows which ids wait for an answer or for an entry. `take_in` gets messages that repeat none."""
 
-    def __init__(
-        self,
-        state: LaneState,
-        options: DedupOptions,
-        take_in: Callable[[Original], None],
-        *,
-        redis_complete: bool,
-    ) -> None:
+    def __init__(self, state: LaneState, options: DedupOptions, take_in: Callable[[Original], None]) -> None:
         self._state = state
         self._options = options
         self._take_in = take_in
-        self._redis_complete = redis_complete
+        self._is_complete = True  # Redis knows all ids of the window, as far as this leader knows
         self._arriving: list[Original] = []  # in this step, and those that come behind them
         self._asked: deque[tuple[LookUp, list[Original]]] = deque()
         self._withdrawn: set[Original] = set()  # of those: a consumer has them
@@ -69,6 +62,9 @@ class Dedup(Feature):
 
     def events(self) -> Mapping[type, Handler]:
         return {IdsLookedUp: self.looked_up}
+
+    def load_first(self, snapshot: Snapshot) -> None:
+        self._is_complete = snapshot.complete
 
     @property
     def waiting(self) -> int:
@@ -96,7 +92,7 @@ class Dedup(Feature):
 
     def came_back(self, message: Original) -> None:
         """Recovery knows it. Its id is in the window, unless Redis has forgotten that."""
-        if message.message_id is not None and not self._redis_complete:
+        if message.message_id is not None and not self._is_complete:
             self._entering.append(message.message_id)
 
     def lost_sight_of(self, message: Original) -> None:

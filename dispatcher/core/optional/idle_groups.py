@@ -32,7 +32,7 @@ class IdleGroups(Feature):
         self._groups_max = state.options.groups_remembered
         self._since_ms: OrderedDict[Group, int] = OrderedDict()
         state.signals.group_rested.append(self.note)
-        self._is_recovering = True
+        self._is_all_here = False
         self._anew_ms = 0  # idle times begin here at the earliest
 
     def note(self, group: Group) -> None:
@@ -62,9 +62,9 @@ class IdleGroups(Feature):
     def _look_whether_all_is_here(self, state: LaneState) -> None:
         """No group rests before everything has come back after a take-over: a queue may take longer for that
         than groups may be idle (G-6)."""
-        if self._is_recovering:
+        if not self._is_all_here:
             self._anew_ms = state.now_ms
-            self._is_recovering = state.is_recovering
+            self._is_all_here = not state.absent.some_may_come()
 
     def next_deadline_ms(self) -> int | None:
         """When the next one will have rested for too long; at once while there are too many."""

@@ -15,7 +15,6 @@ from dispatcher.core.operators.stop import has_decision
 from dispatcher.core.parking.events import ParkingQueueRead
 from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParkingQueue
 from dispatcher.core.parking.queue import ParkingQueue
-from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import backlog_of, group_of, head_changed, leave_ungrouped
@@ -38,9 +37,8 @@ class CopyKind(Enum):
 class ParkedReading(Feature):
     """Reads on demand, and files the messages as if they had just arrived."""
 
-    def __init__(self, state: LaneState, recovery: Recovery, arrivals: Arrivals) -> None:
+    def __init__(self, state: LaneState, arrivals: Arrivals) -> None:
         self._state = state
-        self._recovery = recovery
         self._arrivals = arrivals
         #: What the journal knows and a parking queue got back: it is still to come.
         self._given_back = PendingRedeliveries(state.key_of, [])
@@ -82,7 +80,7 @@ class ParkedReading(Feature):
             full = len(queue.here) >= self._state.options.look_ahead
             if full or event.is_end or any(not message.redelivered for message in event.messages):
                 queue.redelivering = False
-                self._recovery.end_if_through()
+                self._state.absent.end_if_through()
 
     def accept(self, queue: ParkingQueue) -> None:
         """Decide about the messages that were read, in their order, as far as possible."""
@@ -99,24 +97,24 @@ class ParkedReading(Feature):
                     known = queue.expected.pop(message.fingerprint, None)
                     if known is not None:
                         self._given_back.discard(known)
-                    self._recovery.match(known, message)
+                    self._state.absent.match(known, message)
                 case CopyKind.ORIGINAL:
                     self._take(queue, message)
             early.popleft()
         if queue.end_at == queue.additions and not queue.published and queue.expected:
             for message in list(queue.expected.values()):  # others deleted their originals
-                self._recovery.vanish(message)
+                self._state.absent.vanish(message)
 
     def _judge(self, queue: ParkingQueue, message: Original) -> CopyKind:
-        copy = message.fingerprint
+        copy, absent = message.fingerprint, self._state.absent
         original = queue.relocating.get(copy)
         if original is not None:
             kind = self._judge_relocated(queue, message, original)
             if kind is not None:
                 return kind
-        if copy in queue.expected or self._recovery.adopted.has(copy):
+        if copy in queue.expected or absent.is_reported(copy):
             return CopyKind.KNOWN
-        if self._recovery.pending_redeliveries.has_any(message.group_id):
+        if absent.go_before(message.group_id):
             return CopyKind.WAIT  # older ones of its group are still to come from an inbound queue
         if copy in queue.here or copy in queue.settled or message.term < queue.terms_needed.get(copy, 0):
             return CopyKind.REPEATED
@@ -248,5 +246,5 @@ class ParkedReading(Feature):
         message.tag, message.content = 0, None
         if message in state.revoked:  # the journal has an entry of it, which it will meet again
             state.revoked.discard(message)
-            self._recovery.expect(message)
+            state.absent.expect(message)
             self._given_back.add(message)

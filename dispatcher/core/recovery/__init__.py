@@ -5,6 +5,7 @@
 - `elsewhere`: what recovery asks and tells about originals in other queues than the inbound ones
 - `expected`: what one inbound queue may still deliver again, and the window that this needs
 - `adopted`: messages that only their consumer told us of
+- `resending`: copies that are published once more
 - `groups`: when a group goes on after a recovery, and with whom
 - `pending_redeliveries`: messages that no consumer has, and whose originals are still to come
 - `lost_originals`: in flight, and the original will not come back

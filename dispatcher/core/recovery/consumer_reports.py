@@ -118,8 +118,7 @@ class ConsumerReports:
         then, which shows when it lacks it once more.
         """
         copies = consumer.note(Copies)
-        reported = copies.reported or frozenset()
-        missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if seq not in reported]
+        missing = [consumer.in_flight[seq] for seq in sorted(consumer.in_flight) if not copies.has(seq)]
         for message in missing:
             group = message.group
             if self._recovery.is_lost(message):
@@ -132,7 +131,7 @@ class ConsumerReports:
             if m.consumer is consumer and m.is_here and (m.group is None or not m.group.unresolved)
         ]  # fmt: skip
         copies.sent_again.update(message.seq for message in ready)
-        self._groups.send_all_again(ready)
+        self._recovery.resending.send_all(ready)
 
     def _adopt(self, consumer: Consumer, item: InHand) -> None:
         self._state.counters["adopted"] += 1
@@ -172,11 +171,7 @@ class ConsumerReports:
         """An original or entry with these bytes, unless a live consumer has said that it has it."""
         for message in self._by_fingerprint.get(item.fingerprint, ()):
             holder = message.consumer
-            if (
-                holder is not None
-                and holder.state in PRESENT
-                and message.seq in (holder.note(Copies).reported or ())
-            ):
+            if holder is not None and holder.state in PRESENT and holder.note(Copies).has(message.seq):
                 continue
             if message.state in (MessageState.WAITING, MessageState.IN_FLIGHT):
                 return message

@@ -9,14 +9,10 @@ group anyway, and the look-ahead may have no room for the last of them until the
 
 from __future__ import annotations
 
-from dispatcher.core.consumer_life import REACHABLE
-from dispatcher.core.entries import copy_of, open_entry
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import OWNED, Consumer, Group, GroupState, MessageState, Original
-from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.orders import SendCopy
 from dispatcher.core.ownership import close, drain, next_owner, release, retarget
-from dispatcher.core.recovery.copies import Copies
+from dispatcher.core.recovery.resending import Resending
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 
@@ -24,9 +20,10 @@ from dispatcher.core.tables import OwnerRow
 class GroupRecovery:
     """Knows the open entries of every group that is RECOVERING."""
 
-    def __init__(self, state: LaneState, *, redis_complete: bool) -> None:
+    def __init__(self, state: LaneState, resending: Resending) -> None:
         self._state = state
-        self.redis_complete = redis_complete
+        self._resending = resending
+        self.redis_complete = True  # as the snapshot said
         self._entries: dict[bytes, list[Original]] = {}
         self._row_epochs: dict[bytes, int] = {}  # of RECOVERING groups: the epoch of their owner, by Redis
         #: Owners of RECOVERING groups, by Redis; None: one that has ended.
@@ -153,7 +150,7 @@ class GroupRecovery:
             if is_owned:
                 self._state.stale_owners.append(group.id)
             release(self._state, group)
-        self.send_all_again(out)
+        self._resending.send_all(out)
 
     def _hold_where_it_is(
         self, group: Group, holder: Consumer, owner: Consumer | None, out: list[Original],
@@ -208,45 +205,6 @@ class GroupRecovery:
         self._state.relist_backlogs(group)
         self._state.rested(group)
 
-    def send_all_again(self, messages: list[Original]) -> None:
-        """Publish these copies again, in this order, those of a broken group with new numbers."""
-        numbers = _NewNumbers(self._state)
-        for message in messages:
-            holder, group = message.consumer, message.group
-            if holder is None or not self._misses(holder, message):
-                continue
-            if group is not None and group in holder.note(Copies).broken:
-                numbers.give(message, group, holder)
-            self.send_again(message)
-        for holder, group in numbers.given:
-            holder.note(Copies).broken.discard(group)
-
-    def send_with_new_numbers(self, group: Group, messages: list[Original]) -> None:
-        """Publish these copies of one consumer, in this order, as the beginning of a new epoch."""
-        numbers = _NewNumbers(self._state)
-        for message in messages:
-            assert message.consumer is not None
-            numbers.give(message, group, message.consumer)
-            self.send_again(message)
-
-    def _misses(self, holder: Consumer, message: Original) -> bool:
-        """Unless it said that it has it in hand."""
-        reported = holder.note(Copies).reported
-        return reported is None or message.seq not in reported
-
-    def send_again(self, message: Original) -> None:
-        """Publish a copy again with the numbers it has, if that can be and its consumer misses it."""
-        consumer = message.consumer
-        if consumer is None or consumer.state not in REACHABLE or not message.is_here:
-            return
-        if not self._misses(consumer, message):
-            return
-        state = self._state
-        state.unconfirmed += 1
-        state.unconfirmed_bytes += message.size
-        state.effects.actions.append(SendCopy(copy_of(message, consumer)))
-        state.counters["sent_again"] += 1
-
 
 def _sentence(facts: Facts) -> str:
     have = "has" if facts["unresolved"] == 1 else "have"
@@ -256,29 +214,3 @@ def _sentence(facts: Facts) -> str:
 def _number(message: Original) -> tuple[int, int]:
     """Its place among all numbers of its group."""
     return message.epoch, message.group_seq
-
-
-class _NewNumbers:
-    """Numbers for copies that are sent again: they count from 1 for each holder and id, under a new epoch."""
-
-    def __init__(self, state: LaneState) -> None:
-        self._state = state
-        self._last: dict[tuple[Consumer, bytes | None], tuple[int, int]] = {}  # epoch, group-seq
-        self.given: OrderedSet[tuple[Consumer, Group]] = OrderedSet()
-
-    def give(self, message: Original, group: Group, holder: Consumer) -> None:
-        """The number behind those that this holder got of this id before."""
-        line = (holder, message.group_id)
-        epoch, last_seq = self._last.get(line) or (self._new_epoch(holder, group), 0)
-        self.given.add((holder, group))
-        message.epoch, message.group_seq = self._last[line] = epoch, last_seq + 1
-        if group.owner is holder:
-            group.renumbered(message)
-        self._state.effects.records.append(open_entry(message))
-
-    def _new_epoch(self, holder: Consumer, group: Group) -> int:
-        """Of the owner's group it is that of the assignment: the next dispatches go on with it."""
-        if group.owner is not holder or (holder, group) in self.given:
-            return self._state.next_epoch()
-        self._state.begin_epoch(group)
-        return group.epoch

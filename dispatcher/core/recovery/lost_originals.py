@@ -21,15 +21,12 @@ class LostOriginals:
 
     def ask_for(self, message: Original, holder: Consumer) -> None:
         """Its settle is awaited, if the holder has it: the copy may never have been published."""
-        reported = holder.note(Copies).reported
-        if holder.depth is not None:  # it reports nothing
+        copies = holder.note(Copies)
+        if holder.depth is not None or copies.lacks(message.seq):  # a hand-over consumer says nothing
             self.drop(message, holder)
-        elif reported is None:
-            if holder not in self._asked:
-                self._asked.add(holder)
-                send_notice(self._state, holder, TYPE_REJOIN)
-        elif message.seq not in reported:
-            self.drop(message, holder)
+        elif not copies.has(message.seq) and holder not in self._asked:
+            self._asked.add(holder)
+            send_notice(self._state, holder, TYPE_REJOIN)
 
     def drop(self, message: Original, holder: Consumer) -> None:
         """Neither its queue nor its consumer has it: it is gone. Its group's numbers begin again, for the

@@ -39,6 +39,7 @@ from dispatcher.core.recovery.groups import GroupRecovery
 from dispatcher.core.recovery.journal_replay import JournalReplay
 from dispatcher.core.recovery.lost_originals import LostOriginals
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
+from dispatcher.core.recovery.resending import Resending
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import put_in_front, wait_again
 
@@ -46,14 +47,13 @@ from dispatcher.core.waiting import put_in_front, wait_again
 class Recovery(Feature):
     """Matches redeliveries with open entries and settled originals."""
 
-    def __init__(
-        self, state: LaneState, elsewhere: Elsewhere, *, redis_complete: bool, broker_restarted: bool
-    ) -> None:
+    def __init__(self, state: LaneState, elsewhere: Elsewhere) -> None:
         self._state = state
         self._elsewhere = elsewhere
-        self._broker_restarted = broker_restarted
+        self._broker_restarted = False
         self._replay: JournalReplay | None = None  # until it is loaded
-        self.groups = self._groups = GroupRecovery(state, redis_complete=redis_complete)
+        self.resending = Resending(state)
+        self.groups = self._groups = GroupRecovery(state, self.resending)
         self.awaited: OrderedSet[Original] = OrderedSet()  # open entries whose original has not come back
         self.adopted = AdoptedMessages(state)
         self.lost_originals = LostOriginals(state)
@@ -73,6 +73,7 @@ class Recovery(Feature):
 
     def load_first(self, snapshot: Snapshot) -> None:
         """Read the journal. Its entries are loaded when the consumers and the other queues are."""
+        self._broker_restarted, self._groups.redis_complete = snapshot.broker_restarted, snapshot.complete
         self._replay = JournalReplay()
         self._elsewhere.listen(self._replay)
         self._replay.read(snapshot.records)
@@ -150,6 +151,10 @@ class Recovery(Feature):
         holder.credit -= 1
         holder.next_seq = max(holder.next_seq, message.seq + 1)
 
+    def owners(self) -> dict[bytes, Consumer]:
+        """The owners of groups that recover, as far as they are known."""
+        return self._groups.owners()
+
     def open_entries(self) -> list[Original]:
         """Every open entry whose original has not come back."""
         return list(self.awaited)
@@ -194,7 +199,7 @@ class Recovery(Feature):
             for gone in passed:
                 self.vanish(gone)
             return True
-        if self.adopted.has(fingerprint):
+        if self.is_reported(fingerprint):
             self._match_adopted(inbound, delivered)
             return True
         arrival = recovery.take_settled(fingerprint)
@@ -208,6 +213,10 @@ class Recovery(Feature):
             for message in recovery.of_group(delivered.group_id):
                 self.vanish(message)
         return False
+
+    def is_reported(self, fingerprint: bytes) -> bool:
+        """Only its consumer told us of it."""
+        return self.adopted.has(fingerprint)
 
     def match(self, message: Original | None, delivered: Original) -> None:
         """The original of this entry was read; None: of one that only its consumer reported."""
@@ -225,7 +234,7 @@ class Recovery(Feature):
 
     def is_through(self) -> bool:
         """Nothing that was unacked before is still to come from any queue."""
-        return self._elsewhere.is_through() and not self._state.is_recovering
+        return self._elsewhere.is_through() and not self.some_may_come()
 
     # -- meetings --
 
@@ -268,7 +277,7 @@ class Recovery(Feature):
             case MessageState.IN_FLIGHT:
                 inbound.went_out()
                 if message.group is None:
-                    self._groups.send_again(message)
+                    self.resending.send(message)
             case MessageState.WAITING:
                 is_waited_for = message.group is not None
                 self._back_to_backlog(message)
@@ -294,7 +303,7 @@ class Recovery(Feature):
         message.become(MessageState.SETTLED)
         if message not in self.awaited:
             if message.queue == UNKNOWN_INBOUND:
-                return [Vanished(UNKNOWN_INBOUND, message.arrival)]
+                return [Vanished(message.queue, message.arrival)]
             entry = (message.arrival, message.fingerprint)
             if is_known_inbound(message.queue):
                 self._state.inbounds[message.queue].settled.add_proven([entry])
@@ -338,10 +347,13 @@ class Recovery(Feature):
 
     def may_come(self, group: Group) -> bool:
         """Some of the group may still come, from any queue."""
-        is_recovering = bool(group.unresolved) or self._state.is_recovering
-        return is_recovering or self._elsewhere.may_bring(group)
+        return bool(group.unresolved) or self.some_may_come() or self._elsewhere.may_bring(group)
 
-    def go_before(self, group_id: bytes) -> bool:
+    def some_may_come(self) -> bool:
+        """An inbound queue may still deliver again what it had delivered before."""
+        return any(inbound.recovery is not None for inbound in self._state.inbounds)
+
+    def go_before(self, group_id: bytes | None) -> bool:
         """Messages of this id that no consumer has are still to come."""
         return self.pending_redeliveries.has_any(group_id)
 

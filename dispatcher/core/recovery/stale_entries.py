@@ -47,5 +47,4 @@ def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
 def _is_stale(message: Original) -> bool:
     """It has not come back, and its consumer says that it does not have it."""
     consumer = message.consumer
-    reported = consumer.note(Copies).reported if consumer is not None else None
-    return not message.is_here and reported is not None and message.seq not in reported
+    return not message.is_here and consumer is not None and consumer.note(Copies).lacks(message.seq)

@@ -249,7 +249,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
 @planted("duplicates", seed=7)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     """A copy that may not have arrived is sent again with a new seq."""
-    groups = lane._parts.recovery.groups
+    resending = lane._parts.recovery.resending
 
     def renumbered(message: Any) -> None:
         consumer = message.consumer
@@ -263,7 +263,7 @@ def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
             lane.state.effects.records.append(copy)
             lane.state.effects.actions.append(copy)
 
-    groups.send_again = renumbered
+    resending.send = renumbered
 
 
 @planted("liveness", seed=4)
