@@ -31,8 +31,8 @@ _OF_GROUP_STATE: Final = {
 class Eligibility:
     """The decisions of one lane."""
 
-    def __init__(self, *, one_at_a_time: bool) -> None:
-        self.one_at_a_time = one_at_a_time  # of each group one message is out at a time
+    def __init__(self) -> None:
+        self.one_at_a_time = False  # of each group one message is out at a time
         self.lane_holds = LaneHolds()
         self.flag_checks: dict[HoldKind, GroupCheck] = {}  # asked of groups with flags
         self.new_checks: list[HeadCheck] = []  # asked of messages that were never handed over

@@ -58,7 +58,7 @@ class LaneState(SharedFacts):
         self.pool = Pool(counts_messages=not options.policy.grouped)
         self.by_uuid: dict[str, Consumer] = {}
         self.unconfirmed = self.unconfirmed_bytes = 0  # copies on their way to the broker
-        self.eligibility = Eligibility(one_at_a_time=self.stops_failed)
+        self.eligibility = Eligibility()
         self.explanation = Explanation(self)
         self.lane_holds = self.eligibility.lane_holds
         #: Who wants to know that a backlog, by its first message, is not listed for a certain cause.

@@ -51,13 +51,11 @@ class GroupFlags:
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> GroupFlags:
         """The opposite of `row`."""
-        stopped = row.get("stopped")
-        stop = Stop.of_row(stopped) if stopped is not None else None
         return cls(
             paused=bool(row.get("paused")),
             paused_at_ms=row.get("paused_at_ms"),
             pin=row.get("pin"),
-            stop=stop,
+            stop=Stop.of_row(row.get("stopped")),
         )
 
 

@@ -34,8 +34,10 @@ class Stop:
         return row
 
     @classmethod
-    def of_row(cls, row: dict[str, Any]) -> Stop:
-        """The opposite of `row`."""
+    def of_row(cls, row: dict[str, Any] | None) -> Stop | None:
+        """The opposite of `row`; None: of a group that has not stopped."""
+        if row is None:
+            return None
         fields = dict(row)
         decision = fields.pop("verdict")
         fields |= {"fingerprint": bytes.fromhex(row["fingerprint"]), "arrival": tuple(row["arrival"])}
@@ -69,6 +71,13 @@ def stop_facts(group: Group) -> Facts:
         "failure": stop.reason, "attempt": stop.attempt, "calls": stop.calls, "consumer": stop.consumer,
         "decision": stop.decision,
     }  # fmt: skip
+
+
+def one_at_a_time_sentence(facts: Facts) -> str:
+    """What operators read of the messages behind one that is out."""
+    messages = counted(facts["in_flight"], "message")
+    at = f" at {facts['consumer']}" if facts["consumer"] is not None else ""
+    return f"One message of a group is out at a time in this lane: waits until {messages}{at} is settled."
 
 
 def stop_sentence(facts: Facts) -> str:

@@ -27,6 +27,7 @@ from dispatcher.core.operators.stop import (
     Stop,
     has_decision,
     is_undecided,
+    one_at_a_time_sentence,
     stop_facts,
     stop_of,
     stop_sentence,
@@ -55,12 +56,15 @@ class Stops(Feature):
             state.signals.failing.append(self._stops_at)
             state.signals.kept.append(self._wait_in_front)
             state.signals.dispatched.append(self._one_is_out)
+            state.eligibility.one_at_a_time = True
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
         state.eligibility.flag_checks |= {HoldKind.STOPPED: is_undecided, HoldKind.DECIDED: has_decision}
         state.signals.busy.append(has_decision)
         state.explanation.flag_facts.append(stop_facts)
-        for kind in (HoldKind.STOPPED, HoldKind.DECIDED):
-            state.explanation.sentences[kind] = stop_sentence
+        state.explanation.sentences |= {
+            HoldKind.STOPPED: stop_sentence, HoldKind.DECIDED: stop_sentence,
+            HoldKind.ONE_AT_A_TIME: one_at_a_time_sentence,
+        }  # fmt: skip
         for decision in _DONE:
             commands.add(f"dead.{decision}", partial(self._decide, decision), "group")
 

@@ -152,7 +152,7 @@ class Parking(Feature):
         parking = self._state.parking
         if not (group.route or parking.default_route):
             return False
-        target = parking.next_stop(group, message.queue if self._passed is None else self._passed)
+        target = parking.next_on_route(group, message.queue if self._passed is None else self._passed)
         if target is None:
             return False
         self._relocations.wait(message, target)
@@ -171,7 +171,7 @@ class Parking(Feature):
     def _returned(self, message: Original) -> None:
         self._look_aheads[message.inbound].aging.appendleft(message)
         group = message.group
-        if group is not None and self._state.parking.next_stop(group, message.queue) is not None:
+        if group is not None and self._state.parking.next_on_route(group, message.queue) is not None:
             self._note_overtaken(group)  # some were parked meanwhile, and are newer
 
     def _withdraw(self, message: Original) -> bool:
@@ -400,7 +400,9 @@ class Parking(Feature):
         group."""
         parking = self._state.parking
         heads = [backlog.head() for backlog in (group.backlogs or {}).values()]
-        return any(head is not None and parking.next_stop(group, head.queue) is not None for head in heads)
+        return any(
+            head is not None and parking.next_on_route(group, head.queue) is not None for head in heads
+        )
 
     # -- parking --
 

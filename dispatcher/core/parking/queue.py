@@ -343,7 +343,7 @@ class ParkingQueues(dict[QueueId, ParkingQueue]):
         queues = (self[index] for index in self.route(group))
         return any(queue.waiting or not queue.is_read for queue in queues)
 
-    def next_stop(self, group: Group, queue: QueueId) -> ParkingQueue | None:
+    def next_on_route(self, group: Group, queue: QueueId) -> ParkingQueue | None:
         """Where a message of the group in this queue has to go; None: nowhere, it may be dispatched."""
         for index in self.route(group):
             if index > queue:

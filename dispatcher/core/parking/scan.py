@@ -69,7 +69,7 @@ class ParkedScan:
 
     def _go_to_next(self) -> None:
         passed = self._queue.index if self._queue is not None else FIRST_INBOUND
-        queue = self._queue = self._state.parking.next_stop(self._group, passed)
+        queue = self._queue = self._state.parking.next_on_route(self._group, passed)
         self._goal = None
         if queue is not None:
             queue.read_through += 1

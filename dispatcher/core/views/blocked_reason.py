@@ -64,12 +64,6 @@ def _window_full(facts: Facts) -> str:
     return f"Its window is full: waits until one of {messages}{at} is settled."
 
 
-def _one_at_a_time(facts: Facts) -> str:
-    messages = counted(facts["in_flight"], "message")
-    at = f" at {facts['consumer']}" if facts["consumer"] is not None else ""
-    return f"One message of a group is out at a time in this lane: waits until {messages}{at} is settled."
-
-
 def _draining(facts: Facts) -> str:
     to = facts["target"] if facts["target"] is not None else "the next consumer that takes it"
     return f"Changing hands to {to}: waits until {in_flight_are(facts)} settled."
@@ -123,7 +117,6 @@ _TEXTS: Final[dict[HoldKind, Callable[[Facts], str]]] = {
     HoldKind.PUBLISHERS_BLOCKED: lambda _: "RabbitMQ blocks publishers: it is short of memory or disk.",
     HoldKind.STOPPING: lambda _: "This dispatcher stops leading the lane: the next leader goes on with it.",
     HoldKind.UNCONFIRMED: lambda _: "RabbitMQ has to confirm some copies to consumers first.",
-    HoldKind.ONE_AT_A_TIME: _one_at_a_time,
     HoldKind.DRAINING: _draining,
     HoldKind.BATCHED: _batched,
     HoldKind.WINDOW_FULL: _window_full,

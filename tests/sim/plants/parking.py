@@ -14,7 +14,7 @@ from tests.sim.plants.planting import planted
 @planted("order", seed=5)
 def parked_group_goes_on_directly(lane: Any, session: Any, store: Any) -> None:
     """New messages of a parked group do not go behind its parked ones."""
-    lane.state.parking.next_stop = lambda group, queue: None
+    lane.state.parking.next_on_route = lambda group, queue: None
 
 
 @planted("loss", seed=225)
