@@ -55,6 +55,8 @@ FORMER_S: Final = 4.0
 TAKEN_BACK_S: Final = 30.0
 #: How often it is asked for either.
 POLL_S: Final = 0.01
+#: So many times in a row it must say that it is empty, before that is believed. See `ParkingFeed.fetch`.
+EMPTY_LOOKS: Final = 100
 #: For its acks it counts as full with this many unacked: a delivery settled behind a stuck one is acked
 #: singly.
 _UNACKED_MAX: Final = 1_000
@@ -150,6 +152,10 @@ class ParkingFeed:
         may be more; who takes it sorts it. If this feed has given back more than 32 messages, RabbitMQ (3.10
         and 4.0) answers a `basic.get` before it has taken them all back: the answer is a newer message, or
         that the queue is empty. So the feed fetches until each of them has come again. Raises DeliveredAgain.
+
+        What does not come has expired, was dropped or purged: nobody else is counted as a reader then. A
+        queue that counts neither messages nor readers may have no leader at this moment. But only a leader
+        answers a `basic.get`, and one is sent after each look: after many such looks in a row it is empty.
         """
         fetched, self._unread = self._unread, []
         if self._returned is not None:
@@ -158,9 +164,13 @@ class ParkingFeed:
         wanted = limit - len(messages)
         clock = asyncio.get_running_loop().time
         deadline = clock() + TAKEN_BACK_S
+        empty_looks = 0
         while True:
-            # If nobody else has any now, then what does not come has expired, or was dropped.
-            is_last = not self._given_back or clock() >= deadline or await self._other_readers() == 0
+            is_last = not self._given_back or clock() >= deadline
+            if not is_last:
+                others = await self._other_readers()
+                empty_looks = empty_looks + 1 if others is None else 0
+                is_last = others == 0 or empty_looks >= EMPTY_LOOKS
             fetched, is_end = await self._fetch_flagged(wanted, limit)
             messages += self._originals(fetched)
             wanted = 1

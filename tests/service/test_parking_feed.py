@@ -18,7 +18,13 @@ from dispatcher.core.parking.orders import DeleteParkingQueue
 from dispatcher.core.queue_ids import FIRST_INBOUND, parking_id
 from dispatcher.errors import ChannelRefused
 from dispatcher.service.channels import Channels
-from dispatcher.service.parking_feeds import TAKEN_BACK_S, ParkingFeed, ParkingFeeds, find_parking_queues
+from dispatcher.service.parking_feeds import (
+    EMPTY_LOOKS,
+    TAKEN_BACK_S,
+    ParkingFeed,
+    ParkingFeeds,
+    find_parking_queues,
+)
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
@@ -39,6 +45,29 @@ class Counted:
     def call(self, channel: int, method: Any) -> Any:
         self.gets += isinstance(method, commands.Basic.Get)
         return self.link.call(channel, method)
+
+
+class LateLeader:
+    """A link to a quorum queue that has no leader at most looks: RabbitMQ counts nothing then. What is given
+    back comes to the second leader that is found."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._looks = 0
+        self._late: list[tuple[int, Any]] = []
+
+    def send(self, channel: int, method: Any) -> None:
+        self._late.append((channel, method))
+
+    async def call(self, channel: int, method: Any) -> Any:
+        if isinstance(method, QueueDeclare):
+            self._looks += 1
+            leaders, rest = divmod(self._looks, EMPTY_LOOKS * 2 // 3)
+            if rest:
+                return commands.Queue.DeclareOk(QUEUE, 0, 0)
+            while leaders > 1 and self._late:
+                self._link.send(*self._late.pop(0))
+        return await self._link.call(channel, method)
 
 
 def _feed(link: Link, channel: int, *, quorum: bool = True) -> ParkingFeed:
@@ -206,6 +235,29 @@ async def test_what_was_dropped_is_not_waited_for(vhost: Vhost) -> None:
             fetched, is_end = await _fetch(feed, 2)
         assert [message.body for message in fetched] == [b"new"]
         assert is_end
+
+
+async def test_a_queue_that_is_empty_now_is_not_waited_for(vhost: Vhost) -> None:
+    """It counts nothing and nobody, as one without a leader does."""
+    async with _quorum_queue(vhost) as (link, ready):
+        feed = _feed(link, await link.open_channel())
+        fetched, _ = await _fetch(feed, STORED)
+        feed.give_back(tuple(message.tag for message in fetched))
+        await eventually(lambda: ready(STORED), what="they are back")
+        await link.call(await link.open_channel(), commands.Queue.Purge(queue=QUEUE))
+        async with asyncio.timeout(TAKEN_BACK_S / 3):
+            assert await _fetch(feed, 2) == ([], True)
+
+
+async def test_a_queue_without_a_leader_is_not_taken_for_an_empty_one(vhost: Vhost) -> None:
+    async with _quorum_queue(vhost, MANY) as (link, _):
+        late: Any = LateLeader(link)
+        feed = _feed(late, await link.open_channel())
+        fetched, _ = await _fetch(feed, 200)
+        feed.give_back(tuple(message.tag for message in fetched))
+        fetched, _ = await _fetch(feed, 100)
+        again = [int(message.body) for message in fetched if message.redelivered]
+        assert sorted(again) == list(range(200))
 
 
 async def test_a_queue_of_which_somebody_else_has_all_is_not_deleted(vhost: Vhost) -> None:
