@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -19,18 +18,16 @@ from dispatcher.service.topology import (
     DIFFERENCES_MAX,
     KindProbe,
     Kinds,
+    QuorumProbe,
     kinds_of,
     own_exchanges,
     own_queues,
-    parking_arguments,
     parking_queues,
-    shows_quorum,
 )
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
 
 _PRECONDITION_FAILED: Final = 406
-_Declare = Callable[[str, dict[str, Any]], ChannelClosedByBroker | None]
 
 
 def check_broker(settings: Settings, findings: Findings) -> str | None:
@@ -70,7 +67,7 @@ def _check_own_names(
         )
 
     errors = []
-    kinds = _wanted_kinds(connection, declare, lane)
+    kinds = _wanted_kinds(connection, lane)
     others = own_queues(names, lane, Kinds(not kinds.own, not kinds.messages))
     for queue, arguments in own_queues(names, lane, kinds).items():
         if (
@@ -89,7 +86,7 @@ def _check_own_names(
         else:
             findings.note(f"lanes.{lane.name}: {queue!r} is a quorum queue, which the lane uses as it is")
     if kinds.messages:
-        _warn_of_one_place(connection, names, lane, declare, findings)
+        _warn_of_one_place(connection, names, lane, findings)
     errors += _exchange_errors(connection, names)
     for error in errors:
         if error.reply_code == _PRECONDITION_FAILED:
@@ -112,29 +109,31 @@ def _exchange_errors(connection: BlockingConnection, names: LaneNames) -> list[C
     return errors
 
 
-def _wanted_kinds(connection: BlockingConnection, declare: _Declare, lane: LaneSettings) -> Kinds:
+def _is_quorum(connection: BlockingConnection, queue: str) -> bool | None:
+    """None: it is not there yet, or that can't be told."""
+    if look_at_queue(connection, queue).refused is not None:
+        return None
+    probe = QuorumProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
+        if error is None:
+            return True
+        if not probe.learn(error.reply_code, error.reply_text):
+            return probe.is_quorum
+    return None
+
+
+def _wanted_kinds(connection: BlockingConnection, lane: LaneSettings) -> Kinds:
     """As dispatcher.service.topology.wanted_kinds. A queue that is not there yet will be a classic one."""
-
-    def is_quorum(queue: str) -> bool:
-        if look_at_queue(connection, queue).refused is not None:
-            return False
-        error = declare(queue, {"x-queue-type": "quorum"})
-        return error is None or shows_quorum(error.reply_code, error.reply_text)
-
-    return kinds_of(lane, [is_quorum(inbound.queue) for inbound in lane.inbound])
+    return kinds_of(lane, [bool(_is_quorum(connection, inbound.queue)) for inbound in lane.inbound])
 
 
 def _warn_of_one_place(
-    connection: BlockingConnection,
-    names: LaneNames,
-    lane: LaneSettings,
-    declare: _Declare,
-    findings: Findings,
+    connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
 ) -> None:
     """What came in replicated and is kept on one node."""
     for queue in parking_queues(names, PARKING_QUEUES_MAX):
-        seen = look_at_queue(connection, queue)
-        if seen.refused is None and declare(queue, parking_arguments(quorum=True)) is not None:
+        if _is_quorum(connection, queue) is False:
             findings.warning(
                 f"lanes.{lane.name}: {queue!r} is a classic queue: its messages are lost with its node. The "
                 "dispatcher deletes it when all of them are settled, and makes a quorum queue next time"

@@ -114,9 +114,7 @@ def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
 
 async def wanted_kinds(link: Link, lane: LaneSettings) -> Kinds:
     """What the lane's own queues are to be. The inbound queues must exist."""
-    refusals = [await _quorum_refusal(link, inbound.queue) for inbound in lane.inbound]
-    are_quorum = [refused is None or shows_quorum(refused.code, refused.text) for refused in refusals]
-    return kinds_of(lane, are_quorum)
+    return kinds_of(lane, [bool(await _is_quorum(link, inbound.queue)) for inbound in lane.inbound])
 
 
 async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQueues:
@@ -256,8 +254,7 @@ async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool
     except ChannelRefused as refused:
         if refused.code != PRECONDITION_FAILED:
             raise
-        differs = await _quorum_refusal(link, queue)
-        is_quorum = differs is None or shows_quorum(differs.code, differs.text)
+        is_quorum = bool(await _is_quorum(link, queue))
         channel = await link.open_channel()
         declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
     bind = commands.Queue.Bind(queue=queue, exchange=names.exchange, routing_key=queue)
@@ -374,38 +371,62 @@ class KindProbe:
         if name in ("durable", "auto_delete"):
             before, self.declare[name] = self.declare[name], value == "true"
             return bool(before != self.declare[name])
-        if value is None or name in self._arguments:
+        return _learn_argument(found, self._arguments)
+
+
+def _learn_argument(difference: re.Match[str], arguments: dict[str, Any]) -> bool:
+    """Take over the argument that the queue has, for the next declare. False: it can't be told."""
+    name, value = difference["name"], difference["value"]
+    if value is None or name in arguments:
+        return False
+    match difference["type"]:
+        case "bool":
+            arguments[name] = value == "true"
+        case kind:
+            arguments[name] = int(value) if kind in _INTEGERS else value
+    return True
+
+
+class QuorumProbe:
+    """Finds out whether an existing queue is a quorum queue; AMQP can't ask for a queue's type.
+
+    A declare as a quorum queue is refused with the first difference. RabbitMQ compares the type last: with
+    the value that the queue has the next declare comes to the next difference.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.is_quorum: bool | None = None  # None: it can't be told
+        self._arguments: dict[str, Any] = {"x-queue-type": "quorum"}
+        #: The next declare to try. If RabbitMQ accepts it, this is a quorum queue.
+        self.declare: dict[str, Any] = {"queue": queue, "durable": True, "arguments": self._arguments}
+
+    def learn(self, code: int, text: str) -> bool:
+        """Take the refusal of the declare. True: try the next one; else `is_quorum` is the answer."""
+        if code != PRECONDITION_FAILED:
             return False
-        self._arguments[name] = int(value) if found["type"] in _INTEGERS else value
-        return True
+        found = _DIFFERENCE.search(text)
+        if found is not None and _learn_argument(found, self._arguments):
+            return True
+        self.is_quorum = not any(f"'{name}'" in text for name in ("x-queue-type", "durable", "auto_delete"))
+        return False
 
 
 async def is_classic(link: Link, queue: str) -> bool:
-    """Whether `exclusive` means anything on this existing queue.
-
-    AMQP can't ask for a queue's type. A declare as a quorum queue is refused for a classic one, and the
-    refusal names what differs.
-    """
-    refused = await _quorum_refusal(link, queue)
-    return refused is not None and refused.code == PRECONDITION_FAILED and _says_classic(refused.text)
+    """Whether `exclusive` means anything on this existing queue."""
+    return await _is_quorum(link, queue) is False
 
 
-async def _quorum_refusal(link: Link, queue: str) -> ChannelRefused | None:
-    """Why this existing queue can't be declared as a quorum queue without further arguments."""
-    channel = await link.open_channel()
-    arguments: dict[str, Any] = {"x-queue-type": "quorum"}
-    try:
-        await link.call(channel, QueueDeclare(queue=queue, durable=True, arguments=arguments))
-    except ChannelRefused as refused:
-        return refused
-    await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+async def _is_quorum(link: Link, queue: str) -> bool | None:
+    """Whether this existing queue is a quorum queue. None: it can't be told."""
+    probe = QuorumProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        channel = await link.open_channel()
+        try:
+            await link.call(channel, QueueDeclare(**probe.declare))
+        except ChannelRefused as refused:
+            if not probe.learn(refused.code, refused.text):
+                return probe.is_quorum
+        else:
+            await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+            return True
     return None
-
-
-def shows_quorum(code: int, text: str) -> bool:
-    """Whether this refusal of a declare as a quorum queue shows that the queue is one."""
-    return code == PRECONDITION_FAILED and not _says_classic(text)
-
-
-def _says_classic(text: str) -> bool:
-    return any(f"'{difference}'" in text for difference in ("x-queue-type", "durable", "auto_delete"))

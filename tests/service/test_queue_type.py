@@ -20,7 +20,7 @@ from dispatcher.cli import app
 from dispatcher.errors import BrokerUnavailable, DeliveredAgain
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.service.quorum_lock import QuorumLock
-from dispatcher.service.topology import declare_lane
+from dispatcher.service.topology import declare_lane, is_classic
 from tests.service.harness import LANE, Bench, lane
 from tests.waiting import eventually
 
@@ -62,6 +62,26 @@ async def test_own_queues_are_of_the_kind_that_is_wanted(
     await client.declare("in", **inbound)
     await bench.run(orders=lane(**keys))
     assert set(kinds(bench).values()) == {kind}
+    await handles(bench, b"1")
+
+
+#: RabbitMQ names an argument that differs before it says of which type a queue is.
+ARGUMENTS = {
+    "x_dead_letter_exchange": "rejects", "x_message_ttl": 900_000, "x_max_length": 9_000,
+    "x_overflow": "reject-publish", "x_single_active_consumer": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("type_", "kind"), [({}, "classic"), (QUORUM, "quorum")], ids=["classic", "quorum"])
+async def test_a_queue_with_arguments_is_of_the_kind_that_it_is(
+    bench: Bench, type_: dict[str, Any], kind: str
+) -> None:
+    """Nobody else can consume a classic one, and its lane's queues are classic, too."""
+    client = await bench.client()
+    await client.declare("in", **type_, **ARGUMENTS)
+    await bench.run(orders=lane())
+    assert set(kinds(bench).values()) == {kind}
+    assert await is_classic(client.link, "in") is (kind == "classic")
     await handles(bench, b"1")
 
 
