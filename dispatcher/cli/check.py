@@ -42,9 +42,9 @@ def check(
     renamed = former_words(file, os.environ)
     if renamed:
         findings.note("; ".join(renamed))
-    cluster = check_broker(settings, findings)
+    broker = check_broker(settings, findings)
     url = management or options.usual_management_url(settings.rabbitmq)
-    check_management(settings, url, cluster, findings)
+    check_management(settings, url, broker, findings)
     _check_store(settings, findings)
     _check_tokens(settings.http, findings)
     if settings.ledger is not None:

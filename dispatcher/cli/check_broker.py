@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker
@@ -30,10 +30,17 @@ from dispatcher.wire.protocol import LaneNames
 _PRECONDITION_FAILED: Final = 406
 
 
-def check_broker(settings: Settings, findings: Findings) -> str | None:
-    """Everything that stands in the lanes' way on RabbitMQ. Changes nothing there. Returns the name of its
-    cluster; None if it can't be reached, or doesn't say."""
+class FoundBroker(NamedTuple):
+    """What is there, as far as it was found out."""
+
+    cluster: str | None  # its name; None: it can't be reached, or doesn't say
+    kinds: dict[str, Kinds]  # by lane
+
+
+def check_broker(settings: Settings, findings: Findings) -> FoundBroker:
+    """Everything that stands in the lanes' way on RabbitMQ. Changes nothing there."""
     address, nodes, cluster = settings.rabbitmq.address, settings.rabbitmq.nodes(), None
+    kinds: dict[str, Kinds] = {}
     where = f"{address.host}:{address.port}" if len(nodes) == 1 else f"one of {len(nodes)} nodes"
     try:
         with connected(settings.rabbitmq, "check") as connection:
@@ -43,7 +50,8 @@ def check_broker(settings: Settings, findings: Findings) -> str | None:
             for name, lane in settings.lanes.items():
                 names = LaneNames(name, settings.prefix)
                 rights.check(names, lane)
-                _check_own_names(connection, names, lane, findings)
+                kinds[name] = _wanted_kinds(connection, lane)
+                _check_own_names(connection, names, lane, kinds[name], findings)
                 _check_inbound_queues(connection, names, lane, findings)
     except ConfigurationError as error:
         for problem in error.problems:
@@ -51,11 +59,11 @@ def check_broker(settings: Settings, findings: Findings) -> str | None:
     except BrokerUnavailable as error:
         findings.problem(f"{settings.rabbitmq.url_key}: {error}")
     findings.note("rabbitmq: keep consumer_timeout (default 30m) above the longest work")
-    return cluster
+    return FoundBroker(cluster, kinds)
 
 
 def _check_own_names(
-    connection: BlockingConnection, names: LaneNames, lane: LaneSettings, findings: Findings
+    connection: BlockingConnection, names: LaneNames, lane: LaneSettings, kinds: Kinds, findings: Findings
 ) -> None:
     """Queues and exchanges with our names must be as we would declare them, or as a lane with the other kind
     of queues would. Declaring existing ones changes nothing."""
@@ -67,7 +75,6 @@ def _check_own_names(
         )
 
     errors = []
-    kinds = _wanted_kinds(connection, lane)
     others = own_queues(names, lane, Kinds(not kinds.own, not kinds.messages))
     for queue, arguments in own_queues(names, lane, kinds).items():
         if (

@@ -6,19 +6,29 @@ import re
 from typing import Any, Final
 from urllib.parse import quote
 
+from dispatcher.cli.check_broker import FoundBroker
 from dispatcher.cli.check_findings import Findings
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
-from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM, kinds_of, own_queues, parking_queues
+from dispatcher.service.topology import (
+    HAS_PRIORITIES,
+    IS_A_STREAM,
+    Kinds,
+    kinds_of,
+    own_queues,
+    parking_arguments,
+    parking_queues,
+)
 from dispatcher.settings import LaneSettings, Settings
 from dispatcher.settings.units import format_duration
 from dispatcher.wire.protocol import LaneNames
 
-#: A queue with one of these drops messages, settles and commands among them.
-_HARMFUL_POLICY_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
+#: A queue with one of these, as a policy or argument (`x-`), drops messages, settles and commands among them.
+_HARMFUL_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
 #: One with this drops a message of a quorum queue that came back more often.
 _DELIVERY_LIMIT: Final = "delivery-limit"
+_LIMIT_ARGUMENT: Final = f"x-{_DELIVERY_LIMIT}"
 #: A name as RabbitMQ gives it to a consumer's queue.
 _CONSUMER_QUEUE: Final = "amq.gen-consumer"
 _COLUMNS: Final = "name,type,arguments,effective_policy_definition"
@@ -30,10 +40,10 @@ _DEFAULT_LIMIT_SINCE: Final = 4
 _DEFAULT_LIMIT: Final = 20
 
 
-def check_management(settings: Settings, url: str, cluster: str | None, findings: Findings) -> None:
+def check_management(settings: Settings, url: str, broker: FoundBroker, findings: Findings) -> None:
     """Ask the management API about the lanes' queues; a note if it can't be asked, or is that of another
-    RabbitMQ than `cluster` (None: not known)."""
-    management = Management(url)
+    RabbitMQ than `broker`."""
+    management, cluster = Management(url), broker.cluster
     try:
         overview = management.request("overview")
         version, others = str(overview.get("rabbitmq_version", "")), overview.get("cluster_name")
@@ -59,7 +69,10 @@ def check_management(settings: Settings, url: str, cluster: str | None, findings
         for index, inbound in enumerate(lane.inbound):
             if (queue := queues.get(inbound.queue)) is not None:
                 _check_inbound(f"lanes.{name}.inbound[{index}].queue", queue, version, findings)
-        _check_policies(LaneNames(name, settings.prefix), lane, queues, policies, findings)
+        names = LaneNames(name, settings.prefix)
+        ours = _own_kinds(names, lane, broker.kinds.get(name, kinds_of(lane, [])), queues)
+        _check_policies(names, ours, policies, findings)
+        _check_parking(names, queues, version, findings)
 
 
 def _operators(management: Management, vhost: str) -> list[dict[str, Any]]:
@@ -95,16 +108,21 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
         findings.problem(f"{path}: {queue['name']!r} {HAS_PRIORITIES}")
     _check_timeout(path, queue["name"], arguments, policy, version, findings)
     if kind == "quorum":
-        limits = [arguments.get("x-delivery-limit"), policy.get(_DELIVERY_LIMIT)]
+        limits = [arguments.get(_LIMIT_ARGUMENT), policy.get(_DELIVERY_LIMIT)]
         limit = min((int(value) for value in limits if isinstance(value, int)), default=None)
-        major = int(version.split(".")[0]) if version[:1].isdigit() else 0
-        if limit is None and major >= _DEFAULT_LIMIT_SINCE:
-            limit = _DEFAULT_LIMIT
+        if limit is None:
+            limit = _default_limit(version)
         if limit is not None and limit >= 0:
             findings.warning(
                 f"{path}: quorum queue {queue['name']!r} drops a message that came back more than {limit} "
                 "times, and every lost connection of the dispatcher counts; raise its delivery limit"
             )
+
+
+def _default_limit(version: str) -> int | None:
+    """How often a message may come back to a quorum queue that says nothing."""
+    major = int(version.split(".")[0]) if version[:1].isdigit() else 0
+    return _DEFAULT_LIMIT if major >= _DEFAULT_LIMIT_SINCE else None
 
 
 def _check_timeout(
@@ -127,11 +145,9 @@ def _check_timeout(
 
 
 def _check_policies(
-    names: LaneNames, lane: LaneSettings, queues: dict[str, Any], policies: list[dict[str, Any]],
-    findings: Findings,
-) -> None:  # fmt: skip
+    names: LaneNames, ours: dict[str, str], policies: list[dict[str, Any]], findings: Findings
+) -> None:
     """Those that fit a queue of the dispatcher, also if RabbitMQ obeys another one of a higher priority."""
-    ours = _own_kinds(names, lane, queues)
     for policy in policies:
         found: dict[str, str] = {}  # by key: the first queue that it harms
         for name, kind in ours.items():
@@ -157,7 +173,7 @@ def _check_policies(
 
 def _harmful(definition: dict[str, Any], kind: str, *, is_lock: bool) -> list[str]:
     """The keys by which messages of such a queue are dropped."""
-    keys: list[str] = [key for key in _HARMFUL_POLICY_KEYS if key in definition]
+    keys: list[str] = [key for key in _HARMFUL_KEYS if key in definition]
     limit = definition.get(_DELIVERY_LIMIT)
     # The lock's message is laid down again and again.
     if kind == "quorum" and not is_lock and isinstance(limit, int) and limit >= 0:
@@ -165,12 +181,29 @@ def _harmful(definition: dict[str, Any], kind: str, *, is_lock: bool) -> list[st
     return keys
 
 
-def _own_kinds(names: LaneNames, lane: LaneSettings, queues: dict[str, Any]) -> dict[str, str]:
+def _check_parking(names: LaneNames, queues: dict[str, Any], version: str, findings: Findings) -> None:
+    """The lane takes parking queues as they are. Every other queue must be as it would declare it."""
+    for name in parking_queues(names, PARKING_QUEUES_MAX):
+        queue = queues.get(name, {})
+        arguments = queue.get("arguments") or {}
+        policy = queue.get("effective_policy_definition") or {}
+        keys = [f"x-{key}" for key in _HARMFUL_KEYS if f"x-{key}" in arguments]
+        if queue.get("type") == "quorum":
+            usual = parking_arguments(quorum=True)[_LIMIT_ARGUMENT]
+            limit = arguments.get(_LIMIT_ARGUMENT)
+            if limit is None and _DELIVERY_LIMIT not in policy:
+                limit = _default_limit(version)
+            if isinstance(limit, int) and 0 <= limit < usual:
+                keys.append(f"{_LIMIT_ARGUMENT} {limit}")
+        if keys:
+            findings.warning(
+                f"lanes.{names.lane}: parking queue {name!r} has {', '.join(keys)}, which makes RabbitMQ "
+                "drop messages; the dispatcher deletes it when all of them are settled, and makes one without"
+            )
+
+
+def _own_kinds(names: LaneNames, lane: LaneSettings, kinds: Kinds, queues: dict[str, Any]) -> dict[str, str]:
     """The lane's own queues, and of which kind they are, or will be."""
-    kinds = kinds_of(
-        lane,
-        [queues[one.queue].get("type") == "quorum" for one in lane.inbound if one.queue in queues],
-    )
     own = own_queues(names, lane, kinds)
     # A stream has limits of its own, and a heartbeat may be dropped.
     others = names.history, names.heartbeat

@@ -16,9 +16,9 @@ import pika
 import pytest
 
 from dispatcher.cli.check_findings import Findings, Level
-from dispatcher.cli.check_management import _check_inbound
+from dispatcher.cli.check_management import _check_inbound, _check_parking
 from dispatcher.nodes.servers import Servers
-from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
+from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM, parking_arguments, parking_queues
 from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run, as_user
 from tests.conftest import Vhost
@@ -231,6 +231,49 @@ def test_a_policy_that_limits_parking_queues(run: Run, vhost: Vhost, kind: str) 
     assert ("operator policy 'limited'" in warning) is (kind == "operator-policies")
     assert "sets delivery-limit on" in warning
     assert ".bills.park.1, " in warning
+
+
+@pytest.mark.usefixtures("inbound")
+def test_parking_queues_with_limits(run: Run, vhost: Vhost) -> None:
+    """The lane takes them as they are. No other queue of its own is taken with such an argument."""
+    names = LaneNames("orders", vhost.redis_prefix)
+    first, second, third, fourth, _ = parking_queues(names, 5)
+    quorum = parking_arguments(quorum=True)
+    with channel(vhost) as declaring:
+        declaring.queue_delete("orders.high")
+        declaring.queue_declare("orders.high", durable=True, arguments={"x-queue-type": "quorum"})
+        for queue, arguments in (
+            (first, {**quorum, "x-max-length": 3, "x-expires": 900_000}),
+            (second, {**quorum, "x-delivery-limit": 7}),
+            (third, quorum),
+            (fourth, {"x-queue-type": "classic", "x-message-ttl": 900_000}),
+            (names.dead, {**quorum, "x-max-length": 3}),
+        ):
+            declaring.queue_declare(queue, durable=True, arguments=arguments)
+    found = levels(run)
+    limits = [text for text in found["warning"] if "parking queue" in text]
+    assert [re.findall(r"parking queue '(\S+)' has (.+), which", text) for text in limits] == [
+        [(first, "x-max-length, x-expires")],
+        [(second, "x-delivery-limit 7")],
+        [(fourth, "x-message-ttl")],
+    ]
+    classic = [text for text in found["warning"] if "is a classic queue" in text]
+    assert [fourth in text for text in classic] == [True]
+    assert [names.dead in text for text in found["problem"]] == [True]
+
+
+@pytest.mark.parametrize(("version", "is_limited"), [("3.13.7", False), ("4.0.5", True)])
+def test_a_parking_queue_without_a_limit_has_one_from_rabbitmq_4_on(version: str, is_limited: bool) -> None:
+    names = LaneNames("orders", "dispatch")
+    (name,) = parking_queues(names, 1)
+    queue = {"name": name, "type": "quorum", "arguments": {"x-queue-type": "quorum"}}
+    findings = Findings()
+    _check_parking(names, {name: queue}, version, findings)
+    assert ["has x-delivery-limit 20," in finding.text for finding in findings.all()] == [True] * is_limited
+    findings = Findings()
+    limited = {**queue, "effective_policy_definition": {"delivery-limit": 9}}
+    _check_parking(names, {name: limited}, version, findings)
+    assert findings.all() == []
 
 
 @pytest.mark.usefixtures("inbound")
