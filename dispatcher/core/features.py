@@ -9,8 +9,6 @@ must see all of them. So does the one that ends rows of owners: what the step sa
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dispatcher.core.arrivals import Arrivals
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
@@ -57,17 +55,8 @@ from dispatcher.core.state import LaneState
 from dispatcher.core.views.hot_group import HotGroupWatch
 
 
-class Parts(NamedTuple):
-    """A lane's features, and by their names those that every lane has and others build on."""
-
-    recovery: Recovery
-    membership: Membership
-    commands: Commands
-    features: list[Feature]
-
-
-def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) -> Parts:
-    """The features of this lane; Lane and LaneState get to know all of them."""
+def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) -> list[Feature]:
+    """The features of this lane; LaneState gets to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
     entries = ParkedEntries(state)
     recovery = Recovery(state, entries)
@@ -123,4 +112,4 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
     ]
     made = [feature for feature in features if feature is not None]
     state.features |= {type(feature): feature for feature in made}
-    return Parts(recovery, membership, commands, made)
+    return made

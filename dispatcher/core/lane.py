@@ -17,6 +17,7 @@ from dispatcher.core.events import Event
 from dispatcher.core.feature import has, merge_handlers
 from dispatcher.core.features import make_features
 from dispatcher.core.holds import HoldKind
+from dispatcher.core.operators.commands import Commands
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.state import LaneState
 
@@ -27,9 +28,8 @@ class Lane:
     def __init__(self, options: LaneOptions, snapshot: Snapshot, now_ms: int) -> None:
         self.state = state = LaneState(options, snapshot.lane_epoch, now_ms)
         self._delivery = DeliveryPass(state)
-        self._parts = make_features(state, snapshot, self._delivery)
-        self._features = self._parts.features
-        self.commands = self._parts.commands
+        self._features = make_features(state, snapshot, self._delivery)
+        self.commands = state.feature(Commands)
         self._handlers = merge_handlers(self._features)
         self._load(snapshot)
         self._before = [feature for feature in self._features if has(feature, "before_pass")]

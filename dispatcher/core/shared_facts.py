@@ -44,6 +44,10 @@ class SharedFacts(LaneLog):
         #: Sequence hold: files a message in front of those of its id that have larger numbers.
         self.insert: Callable[[Backlog, Original], None] | None = None
 
+    def feature(self, kind: type[F]) -> F:
+        """The lane's feature of this class, which every lane has."""
+        return cast("F", self.features[kind])
+
     def find(self, kind: type[F]) -> F | None:
         """The lane's feature of this class; None: the lane's options don't ask for it."""
         return cast("F | None", self.features.get(kind))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from dispatcher.client.copies import Copy
 from dispatcher.client.sending import GROUP_HEADER
 from dispatcher.core.lane import Lane
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.service.inbound_feed import ELECTION_S
 from dispatcher.settings import (
     Chosen,
@@ -79,7 +80,7 @@ class Environment:
 
     def prepare_lane(self, lane: Lane) -> None:
         self.lanes.append(lane)
-        if lane._parts.recovery._broker_restarted:
+        if lane.state.feature(Recovery)._broker_restarted:
             self.history.met["leads", "after a restart of the broker"] += 1
         self.history.leading(lane)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dispatcher.core.membership.membership import Membership
 from dispatcher.sim.checkers import make_checkers
 from dispatcher.sim.faults import Faults
 from dispatcher.sim.faults.operators import decide_stops, undo_everything
@@ -89,7 +90,7 @@ class SimulatedRun:
         lane = self.world.leader_lane()
         if lane is None or not lane.is_complete():  # it still asks the consumers what Redis has forgotten
             return False
-        if lane._parts.membership.liveness.missing or lane.state.parking:
+        if lane.state.feature(Membership).liveness.missing or lane.state.parking:
             return False
         return not lane.state.stale_owners
 

@@ -120,8 +120,7 @@ class Views:
 
     def operations(self) -> list[dict[str, Any]]:
         """Operations on groups that are under way, and how far each has come."""
-        commands = self._state.find(Commands)
-        under_way = commands.under_way if commands is not None else {}
+        under_way = self._state.feature(Commands).under_way
         return [{"uuid": uuid, **progress()} for uuid, progress in under_way.items()]
 
     def totals(self) -> LaneTotals:
@@ -139,8 +138,7 @@ class Views:
     def _busiest(self) -> dict[str, Any] | None:
         """The group with most of the messages of the last minute."""
         state = self._state
-        hot_group = state.find(HotGroupWatch)
-        first = hot_group.first() if hot_group is not None else None
+        first = state.feature(HotGroupWatch).first()
         if first is None:
             return None
         group = state.groups.get(first.key)
@@ -226,8 +224,7 @@ class Views:
     def busiest_groups(self, count: int) -> dict[str, Any]:
         """So many of the groups of which most of the last minute's messages were, the busiest first, each
         with its part of them (`share`). One of less than 1/128 may be missing."""
-        watch = self._state.find(HotGroupWatch)
-        shares = watch.top(count) if watch is not None else []
+        shares = self._state.feature(HotGroupWatch).top(count)
         groups = [self._state.groups.get(share.key) or Group(share.key) for share in shares]
         rows = zip(self._rows(groups), shares, strict=True)
         return {"total": len(shares), "groups": [{**row, "share": share.share} for row, share in rows]}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dispatcher.core.lane import Lane
+from dispatcher.core.membership.membership import Membership
 from dispatcher.core.model import GroupState
 from dispatcher.core.optional.dedup import Dedup
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.queues import is_parking_queue
 
@@ -26,10 +28,10 @@ class BoundsChecker(Checker):
             "messages undeliverable": len(state.undeliverable),
             "suspects": len(state.suspects),
             "consumers kept for suspects": sum(c.alone_with is not None for c in state.by_uuid.values()),
-            "entries awaiting their original": len(lane._parts.recovery.open_entries()),
+            "entries awaiting their original": len(lane.state.feature(Recovery).open_entries()),
             "credit out": sum(c.prefetch - c.credit for c in state.by_uuid.values()),
             "in flight": sum(len(c.in_flight) for c in state.by_uuid.values()),
-            "consumers missing": lane._parts.membership.liveness.missing,
+            "consumers missing": lane.state.feature(Membership).liveness.missing,
             "queues that are being read back": len(state.reclaiming),
         }
         dedup = lane.state.find(Dedup)

@@ -15,6 +15,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import Event, PublishersBlocked
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
+from dispatcher.core.membership.membership import Membership
 from dispatcher.core.model import Consumer, Group, MessageState, Original
 from dispatcher.core.operators.flag_commands import LANE
 from dispatcher.core.operators.flags import GROUP
@@ -22,6 +23,7 @@ from dispatcher.core.optional.sequence_hold import SequenceHold
 from dispatcher.core.optional.sequence_numbers import SequenceNumbers
 from dispatcher.core.optional.start_gate import live_consumers
 from dispatcher.core.records import Dispatched
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.state import LaneState
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
@@ -123,7 +125,7 @@ class WhyChecker(Checker):
             HoldKind.PUBLISHERS_BLOCKED: self._is_blocked,
             HoldKind.LANE_PAUSED: LANE in self._flags,
             HoldKind.READING_BACK: bool(state.reclaiming),
-            HoldKind.CONSUMERS_ASKED: lane._parts.membership._reports.open,
+            HoldKind.CONSUMERS_ASKED: lane.state.feature(Membership)._reports.open,
             HoldKind.QUIESCING: is_busy or state.reset_until is not None,
             HoldKind.NOT_BEGUN: not here or not wanted or here < wanted,
         }
@@ -176,7 +178,7 @@ def _is_pinned_to_nobody(waiting: _Waiting) -> bool:
 
 
 def _comes_back(waiting: _Waiting) -> bool:
-    entries = waiting.lane._parts.recovery.open_entries()
+    entries = waiting.lane.state.feature(Recovery).open_entries()
     return any(entry.group is waiting.group and not entry.tag for entry in entries)
 
 

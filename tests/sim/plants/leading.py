@@ -14,6 +14,7 @@ from dispatcher.core.events import CopyRefused, MessagesArrived
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.membership.ack_timeout import AckTimeout
 from dispatcher.core.membership.lost_copies import LostCopies
+from dispatcher.core.membership.membership import Membership
 from dispatcher.core.model import GroupState
 from dispatcher.core.operations.operations import Operations
 from dispatcher.core.optional.dedup import Dedup
@@ -22,6 +23,7 @@ from dispatcher.core.optional.poison import REASON_POISON, Suspects
 from dispatcher.core.orders import AckInbound
 from dispatcher.core.ownership import change_owner
 from dispatcher.core.records import Dispatched, IncarnationEnded
+from dispatcher.core.recovery.matching import Recovery
 from dispatcher.core.waiting import backlog_of
 from dispatcher.wire.protocol import Marker, Settle
 from tests.sim.plants.planting import planted
@@ -82,7 +84,7 @@ def control_acked_before_the_commit(lane: Any, session: Any, store: Any) -> None
 @planted("duplicates", seed=2)
 def take_back_not_committed(lane: Any, session: Any, store: Any) -> None:
     """An incarnation is taken back, and that is not committed."""
-    revocation = lane._parts.membership._revocation
+    revocation = lane.state.feature(Membership)._revocation
     take_back = revocation.revoke
 
     def silently(consumer: Any) -> None:
@@ -129,7 +131,7 @@ def numbers_go_on_from_what_redis_has(lane: Any, session: Any, store: Any) -> No
     state.epoch_counter = max(known, default=1 << 20)
     for consumer in state.by_uuid.values():
         consumer.next_seq = max(consumer.in_flight, default=1 << 20) + 1
-    lane._parts.membership._reports.heard_of = lambda seq: None
+    lane.state.feature(Membership)._reports.heard_of = lambda seq: None
 
 
 @planted("fence", seed=37)
@@ -161,7 +163,7 @@ def settle_of_a_stale_incarnation_obeyed(lane: Any, session: Any, store: Any) ->
 @planted("order", seed=9)
 def dispatched_again_behind_newer_ones(lane: Any, session: Any, store: Any) -> None:
     """A message that is taken back goes behind the newer messages of its group."""
-    revocation = lane._parts.membership._revocation
+    revocation = lane.state.feature(Membership)._revocation
     take_back = revocation._return_messages
 
     def behind(consumer: Any, *rest: Any) -> Any:
@@ -212,7 +214,7 @@ def blocked_queues_earn_credit(lane: Any, session: Any, store: Any) -> None:
 @planted("deaths", "duplicates", seed=137)
 def marker_of_an_earlier_connection_obeyed(lane: Any, session: Any, store: Any) -> None:
     """A marker for a connection before the latest one ends its incarnation."""
-    membership = lane._parts.membership
+    membership = lane.state.feature(Membership)
 
     def any_marker(marker: Any) -> None:
         consumer = lane.state.by_uuid.get(marker.incarnation)
@@ -239,7 +241,7 @@ def unproven_settled_entries_forgotten(lane: Any, session: Any, store: Any) -> N
 @planted("liveness", "order", "overlap", seed=545)
 def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store: Any) -> None:
     """A new leader goes on with a group before its originals are back."""
-    groups = lane._parts.recovery.groups
+    groups = lane.state.feature(Recovery).groups
     for group in list(lane.state.groups.values()):
         if group.unresolved:
             group.unresolved = 0
@@ -249,7 +251,7 @@ def group_goes_on_before_its_entries_are_resolved(lane: Any, session: Any, store
 @planted("duplicates", seed=7)
 def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
     """A copy that may not have arrived is sent again with a new seq."""
-    resending = lane._parts.recovery.resending
+    resending = lane.state.feature(Recovery).resending
 
     def renumbered(message: Any) -> None:
         consumer = message.consumer
@@ -269,7 +271,7 @@ def sent_again_with_a_new_number(lane: Any, session: Any, store: Any) -> None:
 @planted("liveness", seed=4)
 def returns_not_noticed(lane: Any, session: Any, store: Any) -> None:
     """A returned copy does not say that its consumer is gone."""
-    lane._parts.membership.liveness.queue_gone = lambda queue: None
+    lane.state.feature(Membership).liveness.queue_gone = lambda queue: None
 
 
 @planted("liveness", seed=52)
@@ -322,7 +324,7 @@ def _count_deaths(lane: Any, unbegun: Callable[[int], int]) -> None:
 @planted("duplicates", seed=1)
 def attempt_not_counted(lane: Any, session: Any, store: Any) -> None:
     """`x-dispatch-attempt` stays the same when a message is handed over again."""
-    revocation = lane._parts.membership._revocation
+    revocation = lane.state.feature(Membership)._revocation
     returned = revocation._return_messages
 
     def forgiving(consumer: Any, *rest: Any) -> Any:

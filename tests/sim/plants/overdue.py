@@ -7,6 +7,7 @@ from typing import Any
 
 from dispatcher.core.membership.ack_timeout import EVERYBODY, AckTimeout
 from dispatcher.core.membership.evictions import EvictedBy, Evictions
+from dispatcher.core.membership.membership import Membership
 from dispatcher.core.orders import PublishMarker
 from dispatcher.wire.protocol import Marker
 from tests.sim.plants.planting import planted
@@ -97,7 +98,7 @@ def evicted_when_its_marker_is_read(lane: Any, session: Any, store: Any) -> None
     def marker(event: Marker) -> None:
         consumer = lane.state.by_uuid.get(event.incarnation)
         if consumer is not None and event.incarnation in evicted:
-            lane._parts.membership.liveness.mark(consumer)
+            lane.state.feature(Membership).liveness.mark(consumer)
 
     lane.state.features[Evictions]._liveness = SimpleNamespace(mark=order_only)
     lane._handlers[Marker].insert(0, marker)
