@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any, Final, TextIO
 
 import structlog
@@ -24,10 +25,14 @@ _CHATTY: Final = ("aiohttp.access", "asyncio", "pamqp", "pika")
 _TRACEBACKS: Final = ("exception", "stack")
 
 
-def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO, as_json: bool | None = None) -> None:
+def configure(
+    stream: TextIO = sys.stderr, *, level: int = logging.INFO, as_json: bool | None = None,
+    worker: int | None = None,
+) -> None:  # fmt: skip
     """Send all logging, the libraries' too, to this stream; once, before anything is logged.
 
-    `as_json`: lines of JSON, or text for people; None: text on a terminal, JSON elsewhere.
+    `as_json`: lines of JSON, or text for people; None: text on a terminal, JSON elsewhere. `worker`: the
+    number that every line has.
     """
     on_terminal = stream.isatty()
     people = on_terminal if as_json is None else not as_json
@@ -40,6 +45,8 @@ def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO, as_json
         else structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
+    if worker is not None:
+        shared.insert(0, partial(_named, worker))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -61,6 +68,13 @@ def configure(stream: TextIO = sys.stderr, *, level: int = logging.INFO, as_json
     root.setLevel(level)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _named(
+    worker: int, _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    event["worker"] = worker
+    return event
 
 
 def _ending(people: bool, on_terminal: bool) -> list[Processor]:

@@ -55,6 +55,7 @@ def test_accepted(keys: dict[str, Any]) -> None:
         {"lanes": {}},
         {"lanes": {"a": {}}},
         {**lane(), "extra": 1},
+        {**lane(), "workers": 0},
         lane(name="a"),
         lane(heartbeat_ms=5),
         lane(heartbeat=5),

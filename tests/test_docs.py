@@ -80,7 +80,7 @@ def test_every_option_is_documented(path: str, command: Any) -> None:
 def schema_keys() -> dict[str, Any]:
     """Every key with its default as the documentation has it."""
     schema = json_schema()
-    found = {key: schema["properties"][key]["default"] for key in ("prefix", "spread_lanes")}
+    found = {key: schema["properties"][key]["default"] for key in ("prefix", "spread_lanes", "workers")}
     places = (
         ("rabbitmq.", "RabbitSettings"), ("redis.", "RedisSettings"), ("http.", "HttpSettings"),
         ("http.tokens.", "TokenSettings"),

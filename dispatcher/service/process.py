@@ -15,6 +15,7 @@ from dispatcher.ledger.opening import open_ledger
 from dispatcher.ledger.recorder import NO_LEDGER, Both, OpensRecorders
 from dispatcher.ledger.writer import Ledger
 from dispatcher.service.lanes import Lanes, Reread
+from dispatcher.service.workers import Worker
 from dispatcher.settings import Settings
 from dispatcher.traces.opening import open_traces
 
@@ -35,9 +36,9 @@ TRACES_STOP_S: Final = 2.0
 GC_THRESHOLDS: Final = (100_000, 20, 1_000_000)
 
 
-def run(settings: Settings, reread: Reread) -> int:
+def run(settings: Settings, reread: Reread, worker: Worker | None = None) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. SIGHUP, or the command `reload`, applies what
-    `reread` finds in the configuration then.
+    `reread` finds in the configuration then. A worker ends with its supervisor, too.
 
     Raises ConfigurationError when RabbitMQ or Redis refuse something that an operator has to change, all
     lanes' problems at once. A server that is only away is waited for.
@@ -46,16 +47,18 @@ def run(settings: Settings, reread: Reread) -> int:
     try:
         import uvloop
     except ImportError:  # not on this platform: asyncio's own loop is slower, not different
-        return asyncio.run(_run(settings, reread))
+        return asyncio.run(_run(settings, reread, worker))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings, reread))
+        return runner.run(_run(settings, reread, worker))
 
 
-async def _run(settings: Settings, reread: Reread) -> int:
+async def _run(settings: Settings, reread: Reread, worker: Worker | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if worker is not None:
+        _end_with(worker, stop)
     ledger = open_ledger(settings.ledger) if settings.ledger is not None else None
     traces = _traces(settings, ledger)
     lanes = Lanes(settings, reread, _recorders(ledger, traces))
@@ -68,12 +71,26 @@ async def _run(settings: Settings, reread: Reread) -> int:
     await server.start()
     lanes.start()
     log.info("dispatcher_started", lanes=[runner.name for runner in lanes.runners])
+    if worker is not None:
+        worker.has_started()
     try:
         await _first(stop, lanes.failed)
     finally:
         await _stop(lanes, server, ledger, traces)
     log.info("dispatcher_stopped")
     return 0
+
+
+def _end_with(worker: Worker, stop: asyncio.Event) -> None:
+    """Stop when the supervisor has ended."""
+    loop = asyncio.get_running_loop()
+
+    def ended() -> None:
+        loop.remove_reader(worker.link)  # it can be read for good
+        log.warning("supervisor_ended")
+        stop.set()
+
+    loop.add_reader(worker.link, ended)
 
 
 async def _prepared(lanes: Lanes, stop: asyncio.Event) -> bool:

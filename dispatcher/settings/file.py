@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings.document import BROKEN, Path, Problems, path_text, read_document
-from dispatcher.settings.kinds import FROM_FILE, Choice
+from dispatcher.settings.kinds import FROM_FILE, Choice, Integer
 from dispatcher.settings.lane import (
     INBOUND_MAX,
     SHORT_STRING_BYTES_MAX,
@@ -27,12 +27,20 @@ from dispatcher.settings.lane import (
     LaneSettings,
     RetrySettings,
 )
-from dispatcher.settings.model import HttpSettings, RabbitSettings, RedisSettings, Settings, lane_name_problem
+from dispatcher.settings.model import (
+    WORKERS_MAX,
+    HttpSettings,
+    RabbitSettings,
+    RedisSettings,
+    Settings,
+    lane_name_problem,
+)
 from dispatcher.settings.parts import LedgerSettings, TraceSettings
 from dispatcher.wire.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
 
 TOP_KEYS: Final = (
-    "rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes", "defaults", "match", "lanes",
+    "rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes", "workers", "defaults", "match",
+    "lanes",
 )  # fmt: skip
 #: A file written by hand is smaller, and YAML is slow to read.
 FILE_BYTES_MAX: Final = 4 << 20
@@ -139,14 +147,17 @@ class _Loader:
         if self._document.get("traces") is not None:
             traces = self._section("traces", TraceSettings)
         prefix = self._prefix()
-        spread_lanes = self._spread_lanes()
+        spread_lanes, workers = self._spread_lanes(), self._workers()
         lanes = self._lanes(prefix or DEFAULT_PREFIX)
         if rabbitmq is None or redis is None or http is None or prefix is None or not lanes:
             return None
-        return Settings(
+        settings = Settings(
             rabbitmq=rabbitmq, redis=redis, http=http, ledger=ledger, traces=traces, prefix=prefix,
-            spread_lanes=spread_lanes, lanes=lanes,
+            spread_lanes=spread_lanes, workers=workers, lanes=lanes,
         )  # fmt: skip
+        for conflict in settings.conflicts():
+            self._problems.add((conflict.keys[0],), conflict.text)
+        return settings
 
     def _section(self, key: str, model: type[_Model]) -> _Model | None:
         value = self._document.get(key, {})
@@ -179,6 +190,16 @@ class _Loader:
         if not isinstance(value, bool) and value is not BROKEN:
             self._problems.add(("spread_lanes",), "must be true or false")
         return value is True
+
+    def _workers(self) -> int:
+        value = self._document.get("workers", 1)
+        if value is BROKEN:
+            return 1
+        try:
+            return Integer(1, WORKERS_MAX).read(value, from_file=True)
+        except ValueError as wrong:
+            self._problems.add(("workers",), str(wrong))
+            return 1
 
     def _matches(self) -> list[_Match]:
         """The entries of `match` whose pattern can be used, with those of their keys that are in order."""

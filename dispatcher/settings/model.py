@@ -11,10 +11,11 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator
 
-from dispatcher.settings.kinds import Duration, Text
+from dispatcher.settings.kinds import Duration, Integer, Text
 from dispatcher.settings.lane import SHORT_STRING_BYTES_MAX, LaneSettings, short_string
 from dispatcher.settings.parts import Conflict, LedgerSettings, Model, Reload, TraceSettings
 from dispatcher.settings.urls import (
+    PORT_MAX,
     BrokerAddress,
     StoreAddress,
     parse_broker_url,
@@ -23,6 +24,8 @@ from dispatcher.settings.urls import (
 )
 from dispatcher.wire.protocol import DEFAULT_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
 
+#: More than most machines have cores.
+WORKERS_MAX: Final = 64
 #: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
 _NAME_TAIL_BYTES: Final = len(".heartbeat")
 
@@ -188,7 +191,21 @@ class Settings(Model):
         default=True,
         description="Give a lane to a replica that leads two lanes fewer; false: stay its leader.",
     )
+    workers: Annotated[int, Integer(1, WORKERS_MAX), Reload.RESTART] = Field(
+        default=1, description="Processes that share the lanes, each with the next port of http.listen."
+    )
     lanes: dict[str, LaneSettings] = Field(min_length=1, description="The lanes by name.")
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        found = []
+        if self.workers > 1 and not self.spread_lanes:
+            text = "needs spread_lanes: true, or one of them may lead all lanes for good"
+            found.append(Conflict(("workers", "spread_lanes"), text))
+        if self.http.port and self.http.port + self.workers > PORT_MAX + 1:
+            text = f"the last one would listen on a port above {PORT_MAX} (http.listen)"
+            found.append(Conflict(("workers", "http"), text))
+        return found
 
 
 def lane_name_problem(name: str, prefix: str) -> str | None:

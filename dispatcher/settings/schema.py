@@ -24,7 +24,9 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RebalanceSettings, DedupSettings, LedgerSettings, TraceSettings, LaneDefaults, LaneSettings,
 )  # fmt: skip
 #: Top keys that are no mappings of lane keys.
-_BEFORE_LANES: Final = ("rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes")
+_BEFORE_LANES: Final = (
+    "rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes", "workers",
+)  # fmt: skip
 
 
 class _Generator(GenerateJsonSchema):
@@ -54,10 +56,7 @@ def json_schema() -> dict[str, Any]:
     for section in ("rabbitmq", "redis", "http"):
         properties[section].pop("default", None)
     schema["properties"] = {
-        **{
-            key: properties[key]
-            for key in ("rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes")
-        },
+        **{key: properties[key] for key in _BEFORE_LANES},
         "defaults": {"$ref": "#/$defs/LaneDefaults", "description": "Keys for every lane."},
         "match": {
             "type": "array",

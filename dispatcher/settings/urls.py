@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+PORT_MAX: Final = 65_535
 #: RabbitMQ's own default, used when the URL has no user.
 _DEFAULT_USER: Final = "guest"
 _SENTINEL_SCHEMES: Final = ("redis+sentinel", "rediss+sentinel")
@@ -141,7 +142,7 @@ def _parse_several(url: str, default_ports: dict[str, int]) -> tuple[StoreAddres
 def parse_listen(text: str) -> tuple[str, int]:
     """Host and port of `127.0.0.1:8642` or `[::1]:8642`. Raises ValueError."""
     found = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})", text)
-    if found is None or int(found["port"]) > 65_535:
+    if found is None or int(found["port"]) > PORT_MAX:
         raise ValueError("must be host:port, for example 127.0.0.1:8642 (port 0 picks a free one)")
     return found["v6"] or found["host"], int(found["port"])
 

@@ -1,0 +1,322 @@
+"""`workers`: one command starts several replicas, supervises them, and ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher.nodes.ports import free_ports
+from dispatcher.service.workers import PAUSE_S_MAX, Worker, _Place
+from dispatcher.settings import parse
+from tests.service.conftest import Starter
+from tests.service.harness import ROOT, START_S, STOP_S_MAX, Bench, DispatcherProcess, lane, log_records
+from tests.service.worker_program import REFUSED
+from tests.waiting import TIMEOUT_S, eventually, wait_until
+
+#: Until a lane is given to another replica, on a busy machine.
+SPREAD_S = 2 * TIMEOUT_S
+
+
+def pids(records: list[dict[str, Any]]) -> dict[int, int]:
+    """The latest process of each worker, by its number."""
+    return {each["number"]: each["pid"] for each in records if each.get("event") == "worker_started"}
+
+
+def is_there(pid: int) -> bool:
+    """Whether it runs: a process whose parent has ended may stay as a zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Workers:
+    """A dispatcher with two of them."""
+
+    def __init__(self, process: DispatcherProcess, port: int) -> None:
+        self.process = process
+        self._port = port
+
+    def pids(self) -> dict[int, int]:
+        return pids(self.process.logged("worker_started"))
+
+    def both(self) -> dict[int, int]:
+        """When both have started."""
+
+        def have_started() -> bool:
+            return {each["worker"] for each in self.process.logged("dispatcher_started")} == {1, 2}
+
+        wait_until(have_started, START_S, f"both to start: {self.process.log()[-2000:]}")
+        return self.pids()
+
+    def get(self, number: int, path: str) -> str:
+        """What this worker answers; nothing while it is away."""
+        url = f"http://127.0.0.1:{self._port + number - 1}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+                return str(answer.read().decode())
+        except urllib.error.URLError:
+            return ""
+
+    def led(self) -> dict[int, list[str]]:
+        """The lanes that each leads."""
+        ready = {number: self.get(number, "/readyz").splitlines() for number in (1, 2)}
+        return {n: [line.split(":")[0] for line in lines if "leading" in line] for n, lines in ready.items()}
+
+    def share(self) -> bool:
+        """Whether each leads one lane."""
+        return [len(lanes) for lanes in self.led().values()] == [1, 1]
+
+
+Start = Callable[..., Workers]
+
+
+@pytest.fixture
+def start(dispatcher_process: Starter) -> Iterator[Start]:
+    """`start()`: lanes `a` and `b`, two workers."""
+    made: list[Workers] = []
+
+    def begin(port: int | None = None, **changes: Any) -> Workers:
+        port = port or two_ports()
+        listen = {"workers": 2, "http": {"listen": f"127.0.0.1:{port}"}}
+        process = dispatcher_process(changes=listen | changes, a=lane("in-a"), b=lane("in-b"))
+        made.append(Workers(process, port))
+        return made[-1]
+
+    yield begin
+    for workers in made:
+        workers.process.close()
+        wait_until(lambda workers=workers: not any(map(is_there, workers.pids().values())))
+
+
+def two_ports() -> int:
+    """The first of two in a row on which nobody listens."""
+    while True:
+        near = sorted(free_ports(400))
+        for port, following in pairwise(near):
+            if following == port + 1:
+                return port
+
+
+async def test_each_leads_a_lane_and_one_that_is_killed_comes_back(start: Start, bench: Bench) -> None:
+    workers = start()
+    first = await asyncio.to_thread(workers.both)
+    await eventually(workers.share, SPREAD_S, "a lane for each")
+    client = await bench.client()
+    consumers = {name: await bench.joined("c1", name) for name in ("a", "b")}
+    for name, consumer in consumers.items():
+        client.send(f"in-{name}", b"1", "g")
+        await consumer.has(1)
+    for number, (name,) in workers.led().items():
+
+        def settled(number: int = number, name: str = name) -> bool:
+            return f'dispatcher_settled_total{{lane="{name}"}} 1.0' in workers.get(number, "/metrics")
+
+        await eventually(settled, what="its own metrics")
+
+    os.kill(first[2], signal.SIGKILL)
+    for name, consumer in consumers.items():
+        client.send(f"in-{name}", b"2", "g")
+        await consumer.has(2)
+    await eventually(lambda: workers.pids()[2] != first[2], what="another one in its place")
+    (ended,) = workers.process.logged("worker_ended")
+    assert (ended["number"], ended["pid"], ended["code"]) == (2, first[2], -signal.SIGKILL)
+    assert workers.pids()[1] == first[1]
+    await eventually(workers.share, SPREAD_S, "a lane for each again")
+    assert [len(consumer.received) for consumer in consumers.values()] == [2, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_of_them(start: Start, number: int) -> None:
+    workers = start()
+    both = workers.both()
+    os.kill(workers.process.pid, number)
+    assert workers.process.exited(STOP_S_MAX) == 0
+    assert not any(map(is_there, both.values()))
+    assert [each["worker"] for each in sorted_by_worker(workers.process.logged("dispatcher_stopped"))] == [
+        1,
+        2,
+    ]
+
+
+def sorted_by_worker(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(records, key=lambda record: record["worker"])
+
+
+def test_workers_end_with_their_supervisor(start: Start) -> None:
+    """In order, also if that one was killed."""
+    workers = start()
+    both = workers.both()
+    workers.process.kill9()
+    wait_until(lambda: not any(map(is_there, both.values())))
+    assert [each["worker"] for each in sorted_by_worker(workers.process.logged("dispatcher_stopped"))] == [
+        1,
+        2,
+    ]
+
+
+def test_a_changed_file_is_read_by_all(start: Start) -> None:
+    workers = start()
+    workers.both()
+    file = workers.process.config
+    file.write_text(file.read_text().replace("200ms", "300ms"))
+    os.kill(workers.process.pid, signal.SIGHUP)
+
+    def told() -> list[dict[str, Any]]:
+        return sorted_by_worker(workers.process.logged("configuration_reloaded"))
+
+    wait_until(lambda: len(told()) == 2, what="both to read it")
+    assert [(each["worker"], each["lanes"]) for each in told()] == [
+        (number, {"a": "changed", "b": "changed"}) for number in (1, 2)
+    ]
+
+
+def test_one_that_is_started_anew_reads_the_file_as_it_is_then(start: Start) -> None:
+    """A wrong one ends nobody else."""
+    workers = start()
+    both = workers.both()
+    file = workers.process.config
+    right = file.read_text()
+    file.write_text("lanes: {}")
+    os.kill(both[2], signal.SIGKILL)
+
+    def codes() -> list[int]:
+        return [each["code"] for each in workers.process.logged("worker_ended")]
+
+    wait_until(lambda: len(codes()) >= 2, what="the next one to end")
+    assert codes()[:2] == [-signal.SIGKILL, 1]
+    file.write_text(right.replace("200ms", "300ms"))
+    wait_until(lambda: "leading" in workers.get(2, "/readyz") or "standing by" in workers.get(2, "/readyz"))
+    assert workers.pids()[1] == both[1]
+
+
+def test_what_refuses_them_is_said_once(start: Start) -> None:
+    workers = start(lanes={"a": {"inbound": [{"queue": "nowhere"}]}})
+    assert workers.process.exited() == 1
+    assert workers.process.log().count("there is no queue 'nowhere'") == 1
+    assert list(workers.pids()) == [1]
+
+
+def test_one_that_can_not_start_ends_the_others(start: Start) -> None:
+    port = two_ports()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        one = start(port)
+        assert one.process.exited() == 1
+    assert f"can't listen on 127.0.0.1:{port + 1}" in one.process.log()
+    assert not any(map(is_there, one.pids().values()))
+
+
+def test_one_worker_is_the_process_itself(dispatcher_process: Starter) -> None:
+    one = dispatcher_process(changes={"workers": 1}, orders=lane())
+    one.ready()
+    assert children(one.pid) == []
+    assert not any("worker" in record for record in log_records(one.log()))
+
+
+@pytest.mark.parametrize(
+    ("listen", "number", "expected"),
+    [
+        ("127.0.0.1:8642", 1, "127.0.0.1:8642"),
+        ("[::1]:8642", 3, "[::1]:8644"),
+        ("0.0.0.0:0", 2, "0.0.0.0:0"),
+    ],
+)
+def test_each_listens_on_a_port_of_its_own(listen: str, number: int, expected: str) -> None:
+    written = parse(f"http: {{listen: '{listen}'}}\nlanes: {{a: {{inbound: [{{queue: q}}]}}}}", {})
+    settings = Worker(number, None).settings(written)  # type: ignore[arg-type]
+    assert settings.http.listen == expected
+    assert settings.lanes == written.lanes
+
+
+# -- the supervisor alone --
+
+
+class Supervised:
+    """The program of `worker_program`."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self._log = folder / "log"
+        with self._log.open("wb") as log:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "tests.service.worker_program", *map(str, arguments)],
+                cwd=ROOT, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in log_records(self._log.read_text()) if each.get("event") == event]
+
+    def pids(self) -> dict[int, int]:
+        return pids(self.logged("worker_started"))
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    made: list[Supervised] = []
+
+    def begin(*arguments: object) -> Supervised:
+        made.append(Supervised(tmp_path, *arguments))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.popen.kill()
+        one.popen.wait()
+        for pid in one.pids().values():
+            if is_there(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+Begin = Callable[..., Supervised]
+
+
+def test_the_code_of_one_that_does_not_start_is_the_supervisors(supervised: Begin) -> None:
+    one = supervised(3, 30, "refuse")
+    assert one.popen.wait(TIMEOUT_S) == REFUSED
+    assert {each["code"] for each in one.logged("worker_not_started")} == {REFUSED}
+    assert not any(map(is_there, one.pids().values()))
+
+
+def test_one_that_does_not_stop_is_killed(supervised: Begin) -> None:
+    one = supervised(2, 0.3, "start")
+    wait_until(lambda: len(one.pids()) == 2)
+    os.kill(one.pids()[2], signal.SIGSTOP)
+    one.popen.terminate()
+    assert one.popen.wait(TIMEOUT_S) == 1
+    assert not any(map(is_there, one.pids().values()))
+
+
+def test_pauses_grow_while_workers_die(supervised: Begin) -> None:
+    one = supervised(2, 30, "fail")
+
+    def pauses() -> list[float]:
+        return [each["again_in_s"] for each in one.logged("worker_ended") if each["number"] == 1]
+
+    wait_until(lambda: len(pauses()) >= 3)
+    assert pauses()[:3] == [0.2, 0.4, 0.8]
+    assert one.popen.poll() is None
+
+
+def test_a_pause_is_short_again_after_a_long_run() -> None:
+    place = _Place(1, 1.0)
+    for _ in range(8):
+        place.ended()
+    assert place.pause_s == PAUSE_S_MAX
+    place.began_s -= PAUSE_S_MAX + 1
+    assert place.ended() == 1.0
