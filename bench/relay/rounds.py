@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import statistics
 import uuid
 from collections.abc import AsyncIterator
@@ -113,7 +114,7 @@ class Stage:
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[Place]:
         """A vhost of its own with an empty inbound queue, gone after the block with all that is in it."""
-        name = f"bench-relay-{uuid.uuid4().hex[:8]}"
+        name = f"bench-relay-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         await asyncio.to_thread(self._api.create_vhost, name)
         url = with_vhost(self._servers.amqp_url, name)
         try:
