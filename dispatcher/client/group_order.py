@@ -1,4 +1,4 @@
-"""The check that no copy of a group was lost on its way (contract section 6, rule 4)."""
+"""The check that no copy of a group was lost on its way."""
 
 from __future__ import annotations
 

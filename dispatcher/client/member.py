@@ -1,4 +1,4 @@
-"""One incarnation of a consumer, as a state machine without I/O (contract section 6).
+"""One incarnation of a consumer, as a state machine without I/O.
 
 Facts come in as method calls, `poll` answers with orders; time is an argument (any clock of milliseconds
 that never goes back). Both shells, asynchronous and blocking, run this same machine.

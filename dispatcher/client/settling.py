@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher.client.ranges import SeqRanges
 from dispatcher.wire.protocol import Begun, FailedMessage, Settle
 
-#: A finished message waits at most this long for company (contract section 6, rule 3).
+#: A finished message waits at most this long for company.
 COALESCE_MS: Final = 5
 #: Failures carry texts: this many stay far below the 16 MiB that RabbitMQ takes in one message.
 FAILED_PER_SETTLE_MAX: Final = 1_000

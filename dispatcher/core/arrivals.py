@@ -74,8 +74,8 @@ class Arrivals(Feature):
             group = state.groups.get(group_id) if state.keys_are_ids else None
             if group is None:
                 group = state.group(group_id)
-            for goes_on in self._signals.routing:
-                if goes_on(group, message):
+            for relocates in self._signals.routing:
+                if relocates(group, message):
                     return
             backlog = inbound.backlog_of(group)
             if state.insert is None:

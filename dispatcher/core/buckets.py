@@ -65,13 +65,13 @@ class Bucket(Group):
         """Each of its ids does, see `went_out`, but for those whose numbers were to begin anew since."""
         self.epoch = assigned_epoch or min(line.epoch for line in self.lines.values())
 
-    def went_out(self, message: Original) -> None:
+    def count_out(self, message: Original) -> None:
         self.in_flight += 1
         line = self._line(message)
         line.in_flight += 1
         line.epoch, line.last_seq = max((line.epoch, line.last_seq), (message.epoch, message.group_seq))
 
-    def came_back(self, message: Original) -> None:
+    def count_back(self, message: Original) -> None:
         self.in_flight -= 1
         line = self._line(message)
         line.in_flight -= 1

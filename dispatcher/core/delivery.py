@@ -2,7 +2,8 @@
 
 Handlers of events only change state. At the end of each step this pass asks whose turn it is, serves one
 message (or one batch) from that inbound queue's next source, and repeats until nothing is eligible or
-enough is on its way to the broker. Nothing else dispatches.
+enough is on its way to the broker. Nothing else dispatches, except `optional/poison`, which calls
+`DeliveryPass.dispatch`: a message that is tried alone goes out of turn.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class DeliveryPass:
         self.run: Callable[[], bool] = self._run
 
     def _run(self) -> bool:
-        """Serve until nothing is eligible (True) or the window of unconfirmed copies is full (False).
+        """Serve until nothing is eligible (True), or no more may go now (False): the lane is suspended, or
+        the window of unconfirmed copies is full.
 
         The window may be overshot by one batch, which is bounded by its consumer's prefetch.
         """
@@ -52,10 +54,10 @@ class DeliveryPass:
             inbound = pick()
             if inbound is None:
                 return True
-            ready = inbound.ready
-            source = ready[0]
-            if len(ready) > 1:
-                ready.rotate(-1)
+            ring = inbound.ring
+            source = ring[0]
+            if len(ring) > 1:
+                ring.rotate(-1)
             if type(source) is ConsumerSource:
                 self._serve_consumer(inbound, source)
             elif type(source) is UnownedSource:
@@ -87,16 +89,16 @@ class DeliveryPass:
             inbound.forget_empty(backlog)
         elif backlog.listed_in is not None and self._eligibility.head_held_by(head) is not None:
             backlog.leave()
-            self._state.list_backlog(backlog)
+            self._state.list_backlog(backlog)  # leaves it out, and tells the feature that handles the cause
 
     def _begin(self, inbound: Inbound, backlog: Backlog, consumer: Consumer) -> None:
         """Give a free group to a consumer: with one message if the rest may follow in its turn, else with as
         many as the consumer has room for now (Q14)."""
         state, group = self._state, backlog.group
         tops_up = state.policy.tops_up
-        size = 1 if tops_up or state.stops_failed else min(consumer.credit, len(backlog.messages))
+        wanted = 1 if tops_up or state.stops_failed else min(consumer.credit, len(backlog.messages))
         state.assign(group, consumer, OWNED if tops_up else GroupState.BATCHED)
-        for number in range(min(size, group.window)):
+        for number in range(min(wanted, group.window)):
             head = backlog.head()
             if head is None:
                 break
@@ -110,7 +112,9 @@ class DeliveryPass:
         self._served(inbound, backlog)
         if group.in_flight >= group.window:
             state.window_filled(group)
-        if size > group.window and group.backlogs is not None:
+        # The window cut the batch short: tell the windows, so that it may grow. `list_backlog` would not, as
+        # a group whose batch is out is held by that.
+        if wanted > group.window and group.backlogs is not None:
             state.held_back(HoldKind.WINDOW_FULL, group, next(iter(group.backlogs.values())).messages[0])
 
     def _serve_ungrouped(self, inbound: Inbound, source: UngroupedSource) -> None:
@@ -131,7 +135,7 @@ class DeliveryPass:
             if group.epoch == 0:
                 state.begin_epoch(group)
             group.number(message)
-            group.went_out(message)
+            group.count_out(message)
             message.group = group
             if message.closing and group.state is OWNED:
                 close(state, group)

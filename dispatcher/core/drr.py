@@ -27,7 +27,7 @@ class DeficitRoundRobin:
     def _pick(self) -> Inbound | None:
         """The queue to serve one message from, or None when nothing is eligible anywhere."""
         current = self._inbounds[self._position]
-        head = current.head() if current.ready else None
+        head = current.head() if current.ring else None
         if head is not None and current.deficit >= head.cost:
             return current
         if not current.waiting and current.deficit > 0:
@@ -50,7 +50,7 @@ class DeficitRoundRobin:
             for step in range(1, count + 1):
                 inbound = inbounds[(start + step) % count]
                 # Of the queue whose turn it was nothing has changed since it was looked at.
-                head = own if inbound is current else inbound.head() if inbound.ready else None
+                head = own if inbound is current else inbound.head() if inbound.ring else None
                 if head is None:
                     if not inbound.waiting and inbound.deficit > 0:
                         inbound.deficit = 0
@@ -66,7 +66,7 @@ class DeficitRoundRobin:
 
     def _skip_hopeless_rounds(self) -> None:
         """No queue can afford its message: add at once the rounds that could only end the same way (D13)."""
-        short = [(i, h.cost - i.deficit) for i in self._inbounds if i.ready and (h := i.head()) is not None]
+        short = [(i, h.cost - i.deficit) for i in self._inbounds if i.ring and (h := i.head()) is not None]
         rounds = min(-(-missing // inbound.weight) for inbound, missing in short) - 1
         for inbound, _ in short:
             inbound.deficit += rounds * inbound.weight

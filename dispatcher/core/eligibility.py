@@ -1,13 +1,21 @@
-"""Which messages may go now: decided here only.
+"""Which messages may go now.
 
-Three questions, from the widest to the narrowest: does something hold the whole lane; does something hold the
-group; may its first message go in its turn. The first answer that is not None is the reason (`HoldKind`).
-Whether the consumer that would get it can receive now is `Consumer.may_receive`. The delivery pass and its
-lists obey these answers, and `explanation` renders the same ones for operators.
+`is_suspended` decides about the whole lane, `held_by` about a backlog. `held_by` asks in this order: is one
+message at a time the rule, what do operators say, which state is the group in, is its window full, may the
+first message go in its turn. The first answer that is not None is the reason (`HoldKind`). Whether the
+consumer that would get the message can receive now is `Consumer.may_receive`. The delivery pass and its lists
+obey these answers, and `explanation` asks the same questions for operators.
 
-Decisions change nothing. Who acts on one tells its owner (`LaneState.list_backlog`). A capability adds its
-own causes when it is made: a check of groups that operators have flagged, or of first messages. A lane
-without the capability doesn't ask.
+Decisions change nothing. Who acts on one tells the feature that handles its cause (`LaneState.held_back`). A
+feature adds its own causes when it is made, in one of four places; a lane without the feature doesn't ask:
+
+- `lane_holds`    the whole lane
+- `flag_checks`   groups with `flags`, which operators have set, in the order of `FLAG_HOLDS`
+- `new_checks`    first messages that were never handed over
+- `retry_checks`  first messages that were
+
+Messages that are tried alone, and parked ones, are asked for the lane and the group only. A backlog that is
+listed is not asked again: who changes an answer, to hold or to let go, calls `LaneState.relist_backlogs`.
 """
 
 from __future__ import annotations
@@ -45,8 +53,8 @@ class Eligibility:
         return bool(self.lane_holds) and self.lane_holds.first(now_ms) is not None
 
     def held_by(self, group: Group, head: Original | None) -> HoldKind | None:
-        """What keeps the first message of one of the group's backlogs from going in its turn; None: it is
-        parked."""
+        """What keeps the first message of one of the group's backlogs from going in its turn; None: nothing.
+        Pass None as `head` for a parked message: then only the group is asked."""
         if self.one_at_a_time and group.in_flight:
             return HoldKind.ONE_AT_A_TIME
         state = group.state
@@ -59,7 +67,7 @@ class Eligibility:
         return self.head_held_by(head) if head is not None and (head.attempt or self.new_checks) else None
 
     def kept_back_by(self, group: Group) -> HoldKind | None:
-        """What keeps the group from every consumer, whatever is out of it."""
+        """What keeps the group from every consumer, however much of it is in flight."""
         if group.flags is not None:
             kind = self.flag_held_by(group)
             if kind is not None:

@@ -23,7 +23,7 @@ class Feature:
     """One capability of a lane. Each method is optional: as it stands here it does nothing.
 
     A step runs the handlers of its events, then `before_pass` of every feature, the delivery pass,
-    `after_pass` and `finish_step`. Nothing here dispatches; only the delivery pass does.
+    `after_pass` and `finish_step`. Nothing here dispatches, except `optional/poison`: see `delivery`.
     """
 
     #: `before_pass`, `after_pass` and `next_deadline_ms` are skipped while all of these are empty or false. A

@@ -1,8 +1,8 @@
 """Inbound queues, their sources for the delivery pass, and their numbers.
 
 An inbound queue offers its sources to the delivery pass: those in its ring, each with the backlogs that
-eligibility lets pass. It alone changes its numbers. `prefetch_window` decides by what is here of it how many
-originals may be here at a time.
+eligibility lets pass. `prefetch_window` decides by what is here of it how many originals may be here at a
+time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""
 
     __slots__ = (
-        "deficit", "dispatched", "in_flight", "index", "latest", "mean_bytes", "name", "paused", "ready",
+        "deficit", "dispatched", "in_flight", "index", "latest", "mean_bytes", "name", "paused", "ring",
         "recovery", "replaceable", "settled", "_spare", "spent", "unacked", "ungrouped", "unowned", "waiting",
         "weight", "window",
     )  # fmt: skip
@@ -74,7 +74,7 @@ class Inbound:
         self.weight = weight  # its quantum: what a turn adds to the deficit
         self.deficit = 0
         #: Sources that may have an eligible message.
-        self.ready: deque[ConsumerSource | UnownedSource | UngroupedSource] = deque()
+        self.ring: deque[ConsumerSource | UnownedSource | UngroupedSource] = deque()
         self.unowned = UnownedSource(pool)
         self.ungrouped = UngroupedSource(pool)
         self.waiting = 0
@@ -92,6 +92,33 @@ class Inbound:
         self.replaceable = True  # False: its consumer must never be replaced, and its window stays
         self.recovery: Any = None  # what it may still deliver again: recovery/expected.py has the type
         self.settled = SettledOriginals()
+
+    # -- its sources --
+
+    def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
+        """Let the delivery pass look at this source again."""
+        if not source.in_ring:
+            source.in_ring = True
+            self.ring.append(source)
+
+    def wake_common_sources(self) -> None:
+        """A consumer has free capacity again: offer it the sources that have no consumer of their own."""
+        if self.unowned.backlogs:
+            self.enlist(self.unowned)
+        if self.ungrouped.messages:
+            self.enlist(self.ungrouped)
+
+    def head(self) -> Original | None:
+        """The next eligible message. Sources without one leave the ring until something changes for them."""
+        ring = self.ring
+        while ring:
+            source = ring[0]
+            message = source.head()
+            if message is not None:
+                return message
+            ring.popleft()
+            source.in_ring = False
+        return None
 
     # -- its backlogs --
 
@@ -122,7 +149,7 @@ class Inbound:
             if len(self._spare) < SPARE_BACKLOGS:
                 self._spare.append(backlogs)
 
-    # -- its numbers: nothing else changes them, but `drr` the deficit --
+    # -- its counters: only these methods change them; `drr` sets the deficit, `prefetch_window` the window --
 
     def take_in(self, message: Original) -> None:
         """An original is here, and counts until it is settled."""
@@ -159,38 +186,13 @@ class Inbound:
         self.dispatched += 1
 
     def repay(self, cost: int) -> None:
-        """What was dispatched did so out of its turn: the queue does not pay."""
+        """A message went out of turn: the queue gets back what it paid for it."""
         self.deficit += cost
 
-    def went_out(self) -> None:
+    def count_out(self) -> None:
         """One is in flight that this leader did not dispatch."""
         self.in_flight += 1
 
-    def came_back(self) -> None:
+    def count_back(self) -> None:
         """One is in flight no more."""
         self.in_flight -= 1
-
-    def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
-        """Let the delivery pass look at this source again."""
-        if not source.in_ring:
-            source.in_ring = True
-            self.ready.append(source)
-
-    def wake_common_sources(self) -> None:
-        """A consumer has free capacity again: offer it the sources that have no consumer of their own."""
-        if self.unowned.backlogs:
-            self.enlist(self.unowned)
-        if self.ungrouped.messages:
-            self.enlist(self.ungrouped)
-
-    def head(self) -> Original | None:
-        """The next eligible message. Sources without one leave the list until something changes for them."""
-        ready = self.ready
-        while ready:
-            source = ready[0]
-            message = source.head()
-            if message is not None:
-                return message
-            ready.popleft()
-            source.in_ring = False
-        return None

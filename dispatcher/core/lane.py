@@ -47,13 +47,14 @@ class Lane:
             feature.load(snapshot)
 
     def start(self, now_ms: int) -> Effects:
-        """The first effects of a leader: a checkpoint under its own epoch, and a probe of every consumer."""
+        """The first effects of a leader: a checkpoint under its own epoch, and a ping to every consumer's
+        queue."""
         self.state.now_ms = now_ms
         self._begun = True
         for feature in self._features:
             feature.begin()
         begun = self.state.take_effects()
-        effects = self.checkpoint()
+        effects = self.checkpoint()  # it says all that the records of `begun` say
         effects.actions, effects.operator_rows = begun.actions, begun.operator_rows
         effects.owners, effects.incarnations = begun.owners, begun.incarnations
         effects.commands = begun.commands

@@ -34,7 +34,7 @@ from dispatcher.errors import InvalidTransition
 
 
 class MessageState(Enum):
-    """Where an original stands. Exactly one holds at any time."""
+    """Where an original stands, in the words that operators see. Exactly one holds at any time."""
 
     WAITING = "held"  # here, waiting for its turn
     IN_FLIGHT = "in flight"  # dispatched to `consumer`, not settled
@@ -271,11 +271,11 @@ class Group:
         assignment, or the latest new epoch in it, has `assigned_epoch`; 0: that is not known."""
         self.epoch, self.last_seq = latest.epoch, latest.group_seq
 
-    def went_out(self, message: Original) -> None:
+    def count_out(self, message: Original) -> None:
         """One more message is in flight."""
         self.in_flight += 1
 
-    def came_back(self, message: Original) -> None:
+    def count_back(self, message: Original) -> None:
         """One message is in flight no more."""
         self.in_flight -= 1
 

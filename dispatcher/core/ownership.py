@@ -74,14 +74,14 @@ def stop_incoming(state: LaneState, consumer: Consumer) -> None:
             state.rested(group)
 
 
-def came_back(state: LaneState, group: Group, message: Original) -> None:
+def no_longer_in_flight(state: LaneState, group: Group, message: Original) -> None:
     """This message of the group is in flight no more: if none is now, the group may leave its owner.
 
     If it has the group's last number while others of the group are out, the next ones get a new epoch (O-3).
     For the journal forgets what has ended: a later leader would take the highest number that is still out for
     the last one, and would give this number a second time.
     """
-    group.came_back(message)
+    group.count_back(message)
     if not group.in_flight:
         nothing_in_flight(state, group)
     elif group.state is OWNED and group.gave_last(message):

@@ -1,7 +1,8 @@
-"""Which consumer gets a new group or message: a lane's policy, and the pool of consumers with free capacity.
+"""Which consumer gets a new group or message: the pool of consumers with free capacity, and a lane's policy.
 
-A policy holds no state. It says whether the owner of a group may get more while it holds some, or else gets a
-whole batch at once; and whether it keeps the group when it holds none.
+The pool picks: the consumer with the lowest level is first. The policy says how long the owner of a group
+keeps it: always (`exclusive`), or for one batch (`sequenced`; with `top_up` while it has messages of the
+group). `concurrent` knows no groups. A policy has no state.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class Pool:
     """
 
     def __init__(self, *, counts_messages: bool) -> None:
-        self.counts_messages = counts_messages  # a level is another one when a message goes out
-        self.level_of: Callable[[Consumer], int] = self._load
+        self.counts_messages = counts_messages  # then a level changes with each message that goes out
+        self.level_of: Callable[[Consumer], int] = self._load  # `optional/measured_cost` puts its own here
         # Ordered dicts: in a plain one, finding the first key walks over all that were taken away before it.
         self._levels: dict[int, OrderedDict[Consumer, None]] = {}
         self._heap: list[int] = []  # every level that has members, and some that had; each once
@@ -86,7 +87,8 @@ class Pool:
         self.level_changed(consumer)
 
     def sent_to(self, consumer: Consumer) -> None:
-        """A message went out to it: the same. Its level changes only if that counts messages."""
+        """A message went out to it: it goes behind the others. Its level changes only if that counts
+        messages."""
         level = consumer.pool_level
         if level >= 0:
             self._turn.move_to_end(consumer)

@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Consumer, MessageState, Original
-from dispatcher.core.ownership import came_back
+from dispatcher.core.ownership import no_longer_in_flight
 from dispatcher.core.records import Discharged, Record, SettledRange
 from dispatcher.core.runs import runs
 from dispatcher.core.state import LaneState
@@ -66,37 +66,37 @@ class Settlement(Feature):
         messages = [in_flight[seq] for seq in seqs]
         for settling in state.signals.settling:
             settling(consumer, messages)
-        moved = list[Record]()
+        more = list[Record]()
         for message in messages:
             del in_flight[message.seq]
             message.consumer = None
             group = message.group
             if group is not None:
-                came_back(state, group, message)
+                no_longer_in_flight(state, group, message)
                 if group.in_flight + 1 >= group.window:  # its window was full
                     state.relist_backlogs(group)
             if message.tag:  # as `is_here` says, without a call: this is asked for each message
                 state.settled(message)
             else:
-                moved += state.absent.settled_before_its_return(message)
+                more += state.absent.settled_before_its_return(message)
         consumer.credit += len(seqs)
         consumer.refusals = 0
         state.counters["settled"] += len(seqs)
         records = state.effects.records
         records += [SettledRange(consumer.number, *run) for run in runs(seqs)]
-        records += moved
+        records += more
 
-    def leave(self, consumer: Consumer, message: Original) -> None:
-        """A message that its consumer gives up, or never got, is in flight no more: the caller has removed it
-        from `in_flight`. Its group may change its owner, if that was the last."""
+    def no_longer_has(self, consumer: Consumer, message: Original) -> None:
+        """The consumer has given the message up, or never got it. The caller has removed it from `in_flight`,
+        and says what becomes of it. Its group may change its owner, if that was the last in flight."""
         consumer.credit += 1
         consumer.refusals = 0
         message.consumer = None
         if message.is_here:
-            self._state.inbounds[message.inbound].came_back()
+            self._state.inbounds[message.inbound].count_back()
         group = message.group
         if group is not None:
-            came_back(self._state, group, message)
+            no_longer_in_flight(self._state, group, message)
             self._state.relist_backlogs(group)
 
     def _fail(self, consumer: Consumer, failed: FailedMessage) -> None:
@@ -105,7 +105,7 @@ class Settlement(Feature):
         if message is None:
             self._state.ignored_settles.note(consumer.id, 1)
             return
-        message.calls = min(failed.attempts, CALLS_MAX)
+        message.calls = min(failed.attempts, CALLS_MAX)  # of its handler; `attempt` counts hand-overs
         self._state.counters["failed"] += 1
         self._state.warn_message(
             message, "message_failed", consumer=consumer.id, reason=failed.reason,
@@ -114,7 +114,7 @@ class Settlement(Feature):
         failing = self._state.signals.failing
         is_lost = self._state.absent.is_lost(message)
         is_kept = not is_lost and any(keeps(message, failed.reason) for keeps in failing)
-        self.leave(consumer, message)
+        self.no_longer_has(consumer, message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
         if is_kept:

@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Feature)
 
 
 class SharedFacts(LaneLog):
-    """The part of a lane's memory that is of no use to the spine."""
+    """The part of a lane's memory that features keep for each other. The spine uses only `absent`,
+    `counters`, `insert`, `suspects` and `undeliverable`."""
 
     absent: AbsentOriginals  # recovery: it knows the originals that are still to come back
 

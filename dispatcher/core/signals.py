@@ -48,7 +48,7 @@ class Signals:
     dispatching: list[MessageListener] = field(default_factory=list)
     #: It was dispatched to its consumer.
     dispatched: list[Callable[[Original, Group | None], None]] = field(default_factory=list)
-    #: A consumer settles these messages, which are still in flight.
+    #: A consumer has settled these, which are still in flight; or it has failed this one, which no longer is.
     settling: list[Callable[[Consumer, list[Original]], None]] = field(default_factory=list)
     #: An original has ended that is not in its inbound queue any more.
     settled_elsewhere: list[MessageListener] = field(default_factory=list)

@@ -117,7 +117,7 @@ class LaneState(SharedFacts):
         self.rested(group)
 
     def begin_epoch(self, group: Group) -> None:
-        """Restart the group's own numbers under an epoch larger than all before (contract section 2)."""
+        """Restart the group's own numbers under an epoch larger than all before (O-3)."""
         group.epoch = self.next_epoch()
         group.last_seq = 0
         self.keep_owner(group)
@@ -140,7 +140,7 @@ class LaneState(SharedFacts):
             rested(group)
 
     def forget_if_unused(self, group: Group) -> None:
-        """A free group of which nothing is left is no group. Nor is one that was forgotten before."""
+        """Remove a free group that has no messages and no settings. A second call does nothing."""
         is_used = group.backlogs is not None or group.in_flight or group.flags or group.route
         if group.state is FREE and not is_used and self.groups.get(group.id) is group:
             del self.groups[group.id]
@@ -205,7 +205,8 @@ class LaneState(SharedFacts):
     # -- messages --
 
     def dead_letter(self, message: Original, reason: str) -> None:
-        """Send a message that no consumer has to the dead queue (G-7): when it is here, if it is not."""
+        """Send this message to the dead queue. No consumer has it now. If its original is not here yet, that
+        waits until it is (G-7)."""
         if not message.is_here:
             self.absent.failed_before_its_return(message, reason)
             return

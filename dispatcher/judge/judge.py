@@ -280,7 +280,7 @@ def overlapping_itself(handlings: list[HandlingRecord], story: Story) -> list[Br
 
 
 def epochs_going_back(handlings: list[HandlingRecord]) -> list[Breach]:
-    """For one group: epochs never fall, and one epoch has one consumer (contract section 2)."""
+    """For one group: epochs never fall, and one epoch has one consumer (O-3)."""
     found: list[Breach] = []
     for first, second in pairwise(handlings):
         if second.epoch < first.epoch:
@@ -291,7 +291,7 @@ def epochs_going_back(handlings: list[HandlingRecord]) -> list[Breach]:
 
 
 def numbers_with_gaps(handlings: list[HandlingRecord]) -> list[Breach]:
-    """For one group: within an epoch a consumer begins 1, 2, 3 … (contract section 5)."""
+    """For one group: within an epoch a consumer begins 1, 2, 3 …."""
     found: list[Breach] = []
     last: dict[tuple[str, int], HandlingRecord] = {}
     for handling in handlings:

@@ -1,4 +1,4 @@
-"""The lane's own exchanges and queues on the broker, and its inbound queues (contract section 5)."""
+"""The lane's own exchanges and queues on the broker, and its inbound queues."""
 
 from __future__ import annotations
 

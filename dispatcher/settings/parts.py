@@ -61,7 +61,7 @@ class Reload(Enum):
 
 
 class PolicyName(StrEnum):
-    """How the messages of one group may be spread over consumers (contract section 4)."""
+    """How the messages of one group may be spread over consumers."""
 
     EXCLUSIVE = "exclusive"
     SEQUENCED = "sequenced"

@@ -85,7 +85,7 @@ SEQ_MAX: Final = 2**53 - 1
 
 
 def dotted_name_problem(name: str, *, reserved: frozenset[str] = frozenset()) -> str | None:
-    """The problem with a lane name or consumer id, or None (contract section 5)."""
+    """The problem with a lane name or consumer id, or None."""
     for segment in name.split("."):
         if not _SEGMENT.fullmatch(segment):
             return "must be segments of A-Z a-z 0-9 _ - (1 to 64 characters each) joined by dots"
@@ -96,7 +96,7 @@ def dotted_name_problem(name: str, *, reserved: frozenset[str] = frozenset()) ->
 
 @dataclass(frozen=True, slots=True)
 class LaneNames:
-    """Every name of one lane on the broker (contract section 5)."""
+    """Every name of one lane on the broker."""
 
     lane: str
     prefix: str = DEFAULT_PREFIX

@@ -22,7 +22,7 @@ from tests.service.harness import ROOT
 TIMEOUT_MS = 5_000
 #: A group moves when what is in flight of it is settled; its consumer may be frozen for that long.
 MOVE_LASTS_S = 30.0
-#: A command that nobody answered is carried out within this time or refused (contract section 7).
+#: A command that nobody answered is carried out within this time or refused.
 COMMAND_LIVES_S = 60.0
 REFUSED = "refused"
 #: More than any restart takes.

@@ -1,4 +1,4 @@
-"""One incarnation, fact by fact: joining, work, duplicates and gaps (contract section 6)."""
+"""One incarnation, fact by fact: joining, work, duplicates and gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One incarnation over lost connections, notices, its leave and its end (contract section 6)."""
+"""One incarnation over lost connections, notices, its leave and its end."""
 
 from __future__ import annotations
 

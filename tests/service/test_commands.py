@@ -1,4 +1,4 @@
-"""Operators' commands through the command queue, and what the views say (contract section 7)."""
+"""Operators' commands through the command queue, and what the views say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining, leaving, dying and coming back (contract section 6)."""
+"""Joining, leaving, dying and coming back."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ async def test_settles_of_a_taken_incarnation_count_for_nothing(bench: Bench) ->
 
 
 async def test_a_settle_before_the_death_still_counts(bench: Bench) -> None:
-    """What the broker confirmed before the connection was lost is done for good (contract section 6, 3)."""
+    """What the broker confirmed before the connection was lost is done for good."""
     await bench.run(orders=lane())
     client = await bench.client()
     await _publish(client, "g", 0, 50)

@@ -1,4 +1,4 @@
-"""How groups are spread over consumers, end to end (contract section 4)."""
+"""How groups are spread over consumers, end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy looks like: the original byte for byte, but for the exceptions of contract section 5."""
+"""What a copy looks like: the original byte for byte, but for the exceptions that docs/protocol.md names."""
 
 from __future__ import annotations
 

@@ -153,8 +153,8 @@ def test_o7_ids_of_a_bucket_go_on_unless_their_numbers_were_to_begin_anew() -> N
     bucket = Bucket(b"bucket:0/1", GroupState.RECOVERING, lambda: next(epochs))
     older, newer = (Original(FIRST_INBOUND, n, (1, n), b"", b"ab"[n : n + 1], None, 1, 0) for n in (0, 1))
     older.epoch, older.group_seq, newer.epoch, newer.group_seq = 5, 1, 9, 3
-    bucket.went_out(older)
-    bucket.went_out(newer)
+    bucket.count_out(older)
+    bucket.count_out(newer)
     bucket.goes_on(newer, assigned_epoch=7)
     bucket.number(older)
     bucket.number(newer)

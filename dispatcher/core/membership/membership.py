@@ -1,4 +1,4 @@
-"""Who consumes: joins, leaves, deaths and returns of incarnations (contract section 6).
+"""Who consumes: joins, leaves, deaths and returns of incarnations.
 
 When a consumer's queue is gone (Liveness), a marker goes through the control queue after the grace. When it
 is read, every settle that the broker had confirmed has been read too: only then is the incarnation REVOKED,

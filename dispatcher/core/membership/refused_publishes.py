@@ -41,7 +41,7 @@ class RefusedPublishes(Feature):
         followers = _followers(consumer, message)
         self._state.counters["unpublishable"] += 1
         del consumer.in_flight[message.seq]
-        self._settlement.leave(consumer, message)
+        self._settlement.no_longer_has(consumer, message)
         self._state.dead_letter(message, f"unpublishable: {event.problem}")
         self._state.refresh_credit(consumer)
         if group is not None:

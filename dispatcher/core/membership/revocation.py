@@ -75,10 +75,10 @@ class Revocation:
             message.become(MessageState.WAITING)
             group = message.group
             if group is not None:
-                group.came_back(message)
+                group.count_back(message)
                 touched.add(group)
             if message.is_here:
-                state.inbounds[message.inbound].came_back()
+                state.inbounds[message.inbound].count_back()
             if message is killer:
                 state.dead_letter(message, why)
                 continue

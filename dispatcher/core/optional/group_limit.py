@@ -30,11 +30,11 @@ class GroupLimit:
         """Nothing more of it may go; what belongs to no group has no limit."""
         return group_id is not None and self._out.get(group_id, 0) >= self._most
 
-    def went_out(self, message: Original) -> None:
+    def count_out(self, message: Original) -> None:
         if message.group_id is not None:
             self._out[message.group_id] += 1
 
-    def came_back(self, message: Original) -> None:
+    def count_back(self, message: Original) -> None:
         group_id = message.group_id
         if group_id is None:
             return
@@ -55,14 +55,14 @@ class CountedInFlight(dict[int, Original]):
 
     def __setitem__(self, seq: int, message: Original) -> None:
         if seq in self:
-            self._limits.came_back(self[seq])
+            self._limits.count_back(self[seq])
         super().__setitem__(seq, message)
-        self._limits.went_out(message)
+        self._limits.count_out(message)
 
     def __delitem__(self, seq: int) -> None:
         message = self[seq]
         super().__delitem__(seq)
-        self._limits.came_back(message)
+        self._limits.count_back(message)
 
     def pop(self, seq: int, default: Original | None = None) -> Original | None:  # type: ignore[override]
         if seq not in self:

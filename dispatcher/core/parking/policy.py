@@ -189,7 +189,7 @@ class Parking(Feature):
         """An original that was read from a parking queue has ended."""
         state = self._state
         if message.state is MessageState.IN_FLIGHT:
-            state.inbounds[message.inbound].came_back()
+            state.inbounds[message.inbound].count_back()
         state.parking[message.queue].settle(message)
 
     # -- the pass --

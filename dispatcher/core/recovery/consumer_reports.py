@@ -152,7 +152,7 @@ class ConsumerReports:
             self._take_from_elsewhere(message)
             self._hand_to(consumer, message, item)
             if message.is_here:
-                self._state.inbounds[message.inbound].went_out()
+                self._state.inbounds[message.inbound].count_out()
             self._report_to_group(message)
         self._state.effects.records.append(open_entry(message))
 
@@ -185,9 +185,9 @@ class ConsumerReports:
             del other.in_flight[message.seq]
             other.credit += 1
             if message.is_here:
-                state.inbounds[message.inbound].came_back()
+                state.inbounds[message.inbound].count_back()
             if message.group is not None:
-                message.group.came_back(message)
+                message.group.count_back(message)
                 state.relist_backlogs(message.group)
             state.refresh_credit(other)
         elif message.is_here and not any(withdraw(message) for withdraw in state.signals.withdrawing):

@@ -77,7 +77,7 @@ class GroupRecovery:
         message.group = group
         group.unresolved += 1
         if message.consumer is not None:
-            group.went_out(message)
+            group.count_out(message)
         self._entries.setdefault(key, []).append(message)
 
     def _interrupt(self, group: Group) -> None:
@@ -104,7 +104,7 @@ class GroupRecovery:
         state, group, holder = self._state, message.group, message.consumer
         if group is None or holder is None:
             return
-        group.went_out(message)
+        group.count_out(message)
         if group.state is GroupState.RECOVERING:
             entries = self._entries[group.id]
             if message not in entries:

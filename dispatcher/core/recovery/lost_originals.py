@@ -41,7 +41,7 @@ class LostOriginals:
             holder.note(Copies).broken.add(group)
             if group.owner is holder:
                 group.epoch = 0
-            group.came_back(message)
+            group.count_back(message)
             if not group.in_flight:
                 nothing_in_flight(self._state, group)
             self._state.relist_backlogs(group)

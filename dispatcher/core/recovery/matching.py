@@ -275,7 +275,7 @@ class Recovery(Feature):
                 self._state.effects.actions.append(DeadLetter(message, self._state.ending[message]))
                 return
             case MessageState.IN_FLIGHT:
-                inbound.went_out()
+                inbound.count_out()
                 if message.group is None:
                     self.resending.send(message)
             case MessageState.WAITING:

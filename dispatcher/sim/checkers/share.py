@@ -54,7 +54,7 @@ class ShareChecker(Checker):
         suspects._dispatch = out_of_turn
 
     def _look(self, inbounds: list[Inbound]) -> None:
-        if any(not inbound.ready or inbound.head() is None for inbound in inbounds):
+        if any(not inbound.ring or inbound.head() is None for inbound in inbounds):
             self._begun = None
             return
         weights = [inbound.weight for inbound in inbounds]
