@@ -18,16 +18,19 @@ from pathlib import Path
 import pytest
 
 from dispatcher.nodes.guard import descendants
-from tests.chaos.plan import STREAMS, Plan
+from tests.chaos.plan import ON_CLUSTER, STREAMS, Plan
 from tests.service.harness import ROOT
 from tests.waiting import wait_until
 
-SECONDS = 40
+SECONDS = 30
 #: A plan in which every part of the system is hurt.
 SEED = int(os.environ.get("DISPATCHER_CHAOS_SEED", "1936"))
+#: On a cluster: a node is parted from the others, one is killed, Redis' primary is lost, messages are parked.
+CLUSTER_SECONDS, CLUSTER_SEED = 45, 712
+NODE_FAULTS = {kind.name for kind in ON_CLUSTER["node"].kinds}
 REDIS_FAULTS = {kind.name for kind in STREAMS["redis"].kinds}
 #: Servers start, and what is waiting at the end is handled.
-TIMEOUT_S = SECONDS + 240
+TIMEOUT_S = CLUSTER_SECONDS + 240
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 30)]
 
@@ -38,7 +41,7 @@ def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "tests.chaos", *numbers, "--report", str(folder), *more]
 
 
-def test_everything_holds_for_forty_seconds(tmp_path: Path) -> None:
+def test_everything_holds_for_half_a_minute(tmp_path: Path) -> None:
     run = subprocess.run(
         _command(tmp_path, SECONDS, SEED, "--policy", "all"), cwd=ROOT, capture_output=True, text=True,
         timeout=TIMEOUT_S, check=False,
@@ -53,6 +56,24 @@ def test_everything_holds_for_forty_seconds(tmp_path: Path) -> None:
     # a violation.
     assert any(fault["fault"] == "stick_consumer" and fault["target"] for fault in report["faults"])
     assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
+    """How long lanes may stand still is asked with the limits of a machine that others use, too."""
+    run = subprocess.run(
+        _command(
+            tmp_path, CLUSTER_SECONDS, CLUSTER_SEED, "--policy", "all", "--cluster", "--stall", "60",
+            "--stall-after-stop", "45",
+        ),
+        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((tmp_path / "chaos.json").read_text())
+    assert report["violations"] == []
+    assert all(lane["handled"] > 30 for lane in report["lanes"].values())
+    struck = {fault["fault"] for fault in report["faults"] if fault["target"]}
+    assert struck & NODE_FAULTS, struck
+    assert "lose_redis_primary" in {fault["fault"] for fault in report["faults"]}
 
 
 def test_how_long_lanes_may_stand_still_is_asked_of_a_cluster_only(tmp_path: Path) -> None:
