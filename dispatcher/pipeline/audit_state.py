@@ -24,6 +24,7 @@ from dispatcher.pipeline.hand_overs import OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.order_audit import GROUP, NUMBERS, SCREENED
 from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
+from dispatcher.pipeline.ranges import RANGE, Ranges
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
 
 _KEY: Final = (*GROUP, "inbound", "incarnation")
@@ -43,10 +44,10 @@ class Audit:
 
     def __init__(
         self, spark: SparkSession, folder: ReportFolder, pieces: Pieces, known: list[RecordedLeadership],
-        gaps: list[Gap],
+        gaps: list[Gap], ranges: Ranges,
     ) -> None:  # fmt: skip
         self._spark, self._folder, self._pieces = spark, folder, pieces
-        self._known, self._gaps = known, gaps
+        self._known, self._gaps, self._ranges = known, gaps, ranges
         self._persisted: list[DataFrame] = []
         self._former = pieces.audited
         self._hands = order_audit.judged(pieces.read(HAND_OVERS)).withColumn("is_carried", F.lit(False))
@@ -60,7 +61,8 @@ class Audit:
 
     def _write(self) -> None:
         state = self._state()
-        marked = order_audit.screened(self._rows(state), DATE, "is_carried").where("not is_carried")
+        rows = self._rows(state)
+        marked = order_audit.screened(rows, self._ranges, DATE, "is_carried").where("not is_carried")
         is_part = self._pieces.window.since_us is not None
         marked = self._persist(order_audit.with_doubts(self._spark, marked, self._known, is_part=is_part))
         sums = self._persist(_sums(marked))
@@ -147,7 +149,7 @@ class Audit:
         if count := remarkable.count():
             chosen = few(remarkable) if count <= FEW else remarkable
             closer = self._persist(self._hands.join(chosen, [*GROUP], "left_semi"))
-            found = order_audit.violations(self._spark, closer, self._known)
+            found = order_audit.violations(self._spark, closer, self._known, self._ranges)
         elif self._former is None:
             nothing = to_arrow_schema(found.schema, timezone="UTC").empty_table()
             self._folder.write_rows("violations", nothing, found.schema)
@@ -189,12 +191,12 @@ def _fingerprint() -> Column:
 
 
 def _sums(marked: DataFrame) -> DataFrame:
-    """By group, queue and incarnation, and apart for ended rows: counts, and the facts that `_standing`
-    needs."""
+    """By group, queue, incarnation and range, and apart for ended rows: counts, and the facts that
+    `_standing` needs."""
     is_across = F.col(DATE) == ACROSS
     last = F.struct(F.struct(*NUMBERS).alias("numbers"), "began", "over")
-    # With its hash a group's rows are where they were sorted.
-    return marked.groupBy("group_hash", *_KEY, "is_over").agg(
+    # With hash and range a group's rows are where they were sorted.
+    return marked.groupBy("group_hash", *_KEY, RANGE, "is_over").agg(
         F.count("*").alias("hand_overs"),
         F.sum((F.col("outcome") == OPEN).cast("bigint")).alias("open"),
         # Not `began`: of what was told again from the journal that is a commit's number.
@@ -210,7 +212,7 @@ def _sums(marked: DataFrame) -> DataFrame:
         F.max(last).alias("last"),
         F.count(F.when(is_across, 1)).alias("across"),
         F.coalesce(F.bit_xor(F.when(is_across, _fingerprint())), F.lit(0)).alias("across_hash"),
-    ).drop("group_hash")  # fmt: skip
+    ).drop("group_hash", RANGE)  # fmt: skip
 
 
 def _merged(sums: DataFrame) -> DataFrame:

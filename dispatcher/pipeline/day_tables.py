@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from dispatcher.pipeline import cost_model, hot_groups, statistics, work
 from dispatcher.pipeline.memory import digest
 from dispatcher.pipeline.pieces import Pieces
+from dispatcher.pipeline.ranges import Ranges
 from dispatcher.pipeline.report_folder import COSTS, SHARES
 
 _DAYS: Final = "days"
@@ -22,16 +23,16 @@ _MADE: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-def write_day_tables(spark: SparkSession, pieces: Pieces, spans_us: dict[str, int]) -> None:
+def write_day_tables(spark: SparkSession, pieces: Pieces, spans_us: dict[str, int], ranges: Ranges) -> None:
     """Statistics by hour, timelines (`spans_us`: how long each lane's records reach), and what hot groups and
     the cost model are added up from."""
     of_days: dict[tuple[str, ...], DataFrame] = {}
 
     def worked(days: list[str]) -> DataFrame:
         if tuple(days) not in of_days:
-            found = work.worked(pieces.hand_overs(_DAYS, days), F.date_trunc("day", "ended_at"))
-            day = F.date_format("ended_at", "yyyy-MM-dd").alias("day")
-            found = found.select(*statistics.NEEDED, day)
+            hands = pieces.hand_overs(_DAYS, days)
+            hands = hands.withColumn("day", F.date_format("ended_at", "yyyy-MM-dd"))
+            found = work.worked(hands, ranges, "day").select(*statistics.NEEDED, "day")
             of_days[tuple(days)] = found.persist(StorageLevel.DISK_ONLY)
         return of_days[tuple(days)]
 

@@ -21,6 +21,7 @@ from dispatcher.pipeline.gaps import END_OF_TIME_US
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.lifecycle import WAITING
+from dispatcher.pipeline.ranges import BEFORE, RANGE, Ranges, largest, without_copies
 from dispatcher.pipeline.report_folder import arrow_table
 
 #: A pool's queues are compared by whole seconds.
@@ -91,9 +92,7 @@ def contested(told: DataFrame, left: DataFrame | None, weights: DataFrame) -> Da
         F.max("weight").alias("weight"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("came", "went", "got")),
     )
-    before = (
-        Window.partitionBy(*_POOL, "inbound").orderBy("second").rowsBetween(Window.unboundedPreceding, -1)
-    )
+    before = Window.partitionBy(*_POOL, "inbound").orderBy("second").rowsBetween(*BEFORE)
     there = F.sum(F.col("came") - F.col("went")).over(before)
     together = Window.partitionBy(*_POOL, "second")
     choices = (
@@ -125,7 +124,7 @@ def _lanes(spark: SparkSession, leaderships: Iterable[RecordedLeadership]) -> Da
 
 
 def with_pool(
-    spark: SparkSession, hand_overs: DataFrame, leaderships: Iterable[RecordedLeadership]
+    spark: SparkSession, hand_overs: DataFrame, leaderships: Iterable[RecordedLeadership], ranges: Ranges
 ) -> DataFrame:
     """First hand-overs with `pool`, and since and until when each could have been made (µs)."""
     known = list(leaderships)
@@ -138,10 +137,10 @@ def with_pool(
     free_us: Column = F.lit(None).cast("bigint")
     alone = told.where("is_alone")
     if any(_is_alone(each.options) for each in known):
-        earlier = Window.partitionBy("lane", "turn", "group").orderBy("until_us").rangeBetween(
-            Window.unboundedPreceding, -1
-        )  # fmt: skip
-        alone = alone.withColumn("free_us", F.max("ended_us").over(earlier))
+        group = ("lane", "turn", "group")
+        alone = ranges.cut(alone, group, [F.col("until_us")], largest(group, "until_us", "ended_us"))
+        earlier = Window.partitionBy(*group, RANGE).orderBy("until_us").rangeBetween(*BEFORE)
+        alone = without_copies(alone.withColumn("free_us", F.max("ended_us").over(earlier)))
     else:
         alone = alone.withColumn("free_us", free_us)
     both = alone.unionByName(told.where("not is_alone").withColumn("free_us", free_us))

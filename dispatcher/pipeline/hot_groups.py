@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.few_rows import few
+from dispatcher.pipeline.ranges import BEFORE
 from dispatcher.pipeline.work import busy_us, whole_us
 
 #: How many of each lane's groups, the hottest ones, have a row.
@@ -46,13 +47,17 @@ def by_group(shares: DataFrame) -> DataFrame:
 
 def hot_groups(groups: DataFrame) -> DataFrame:
     """The groups with most messages, with their shares of the lane's."""
-    lane = Window.partitionBy("lane")
-    ranked = groups.withColumns({
-        "rank": F.row_number().over(lane.orderBy(F.desc("messages"), "group")),
-        "share": F.col("messages") / F.sum("messages").over(lane),
-        "busy_share": F.try_divide("busy_us", F.sum("busy_us").over(lane)),
-    })  # fmt: skip
-    return ranked.where(F.col("rank") <= SHOWN_MAX)
+    # Nothing else over this window: then Spark keeps the first ones only, before it puts a lane together.
+    hottest = F.row_number().over(Window.partitionBy("lane").orderBy(F.desc("messages"), "group"))
+    ranked = groups.withColumn("rank", hottest).where(F.col("rank") <= SHOWN_MAX)
+    lanes = groups.groupBy("lane").agg(
+        F.sum("messages").alias("all_messages"), F.sum("busy_us").alias("all_busy_us")
+    )
+    return ranked.join(few(lanes), "lane").select(
+        "lane", "group", "messages", "cost", "busy_us", "rank",
+        (F.col("messages") / F.col("all_messages")).alias("share"),
+        F.try_divide("busy_us", "all_busy_us").alias("busy_share"),
+    )  # fmt: skip
 
 
 def holders(shares: DataFrame, unended: DataFrame, hot: DataFrame) -> DataFrame:
@@ -73,16 +78,23 @@ def concentration(groups: DataFrame) -> DataFrame:
     one has all), `top_share` of the ten with most, and `parallelism_max`: how many consumers can be busy on
     average, because a group is one's at a time."""
     lane = Window.partitionBy("lane")
-    ranked = groups.withColumns({
-        "up": F.row_number().over(lane.orderBy("messages", "group")),
-        "down": F.row_number().over(lane.orderBy(F.desc("messages"), F.desc("group"))),
+    # A lane has many groups, but few numbers of messages that groups have.
+    sizes = groups.groupBy("lane", "messages").agg(
+        F.count("*").alias("alike"), F.sum("busy_us").alias("busy_us"), F.max("busy_us").alias("busiest_us")
+    )
+    smaller = F.sum("alike").over(lane.orderBy("messages").rowsBetween(*BEFORE))
+    larger = F.sum("alike").over(lane.orderBy(F.desc("messages")).rowsBetween(*BEFORE))
+    ranked = sizes.withColumns({
+        "smaller": F.coalesce(smaller, F.lit(0)), "larger": F.coalesce(larger, F.lit(0)),
     })  # fmt: skip
-    count, total = F.count("*"), F.sum("messages")
-    weighted = F.sum((2 * F.col("up")).cast("double") * F.col("messages"))
+    count, alike, total = F.sum("alike"), F.col("alike"), F.sum(F.col("alike") * F.col("messages"))
+    twice_ranks = 2 * alike * F.col("smaller") + alike * (alike + 1)
+    weighted = F.sum(twice_ranks.cast("double") * F.col("messages"))
+    of_top = F.greatest(F.lit(0), F.least(alike, _TOP - F.col("larger")))
     return ranked.groupBy("lane").agg(
         count.alias("groups"),
         total.alias("messages"),
         (weighted / (count * total) - (count + 1) / count).alias("gini"),
-        (F.sum(F.when(F.col("down") <= _TOP, F.col("messages")).otherwise(0)) / total).alias("top_share"),
-        F.when(F.max("busy_us") > 0, F.sum("busy_us") / F.max("busy_us")).alias("parallelism_max"),
+        (F.sum(of_top * F.col("messages")) / total).alias("top_share"),
+        F.when(F.max("busiest_us") > 0, F.sum("busy_us") / F.max("busiest_us")).alias("parallelism_max"),
     )

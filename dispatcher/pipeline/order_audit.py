@@ -2,12 +2,13 @@
 
 The rules are those of docs/ledger.md. Every group is screened in one sort of its hand-overs. Only those with
 something remarkable (an overlap, a step back) go through `violations`, which finds each
-hand-over that broke a rule, with the one against which it did.
+hand-over that broke a rule, with the one against which it did. A group with very many hand-overs is judged in
+`ranges` of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
 from dispatcher.pipeline.leaderships import COUNTER_SHIFT, GROUPS_MOVING, RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.ranges import BEFORE, IS_COPY, RANGE, Leading, Ranges, leading, without_copies
 
 GROUP: Final = ("lane", "group")
 KEPT, VIOLATED, UNKNOWN = "kept", "violated", "unknown"
@@ -36,7 +38,6 @@ SCREENED: Final = (
     *_OF_GROUP, *NUMBERS, "place", "inbound", "incarnation", "outcome", "began", "ended", "began_turn",
     "dispatched_at", "ended_at", "hands_over", "over", "is_shared",
 )  # fmt: skip
-_BEFORE: Final = (Window.unboundedPreceding, -1)
 _SO_FAR: Final = (Window.unboundedPreceding, Window.currentRow)
 
 
@@ -53,31 +54,47 @@ def _has_numbers() -> Column:
     return F.coalesce(F.col("group_seq") > 0, F.lit(False)) & F.col("inbound").isNotNull()
 
 
-def screened(found: DataFrame, *kept: str) -> DataFrame:
+def _by_numbers() -> list[Column]:
+    return [F.col(name) for name in NUMBERS]
+
+
+def screened(found: DataFrame, ranges: Ranges, *kept: str) -> DataFrame:
     """Each hand-over of `judged`, without the evidence, and with the facts from its group's rows before it:
     `is_remarkable`, `is_linked`; `is_over`: it has ended, and so have all before it; `is_repeated`: its
     message was settled before; `is_headless`: it is the first of its epoch, and its number is not 1.
 
-    A row that stands for several (`audit_state`) says the same to those behind it as these would."""
+    A row that stands for several (`audit_state`) says the same to those behind it as these would. Rows that
+    were judged together have the same RANGE."""
+    settled_place = F.when(F.col("outcome") == Event.SETTLED, F.col("place"))
+    facts = (
+        Leading(F.struct("ended", "incarnation"), (), ("ended", "incarnation")),
+        Leading(F.struct(*NUMBERS), (), (*NUMBERS, "began", "incarnation", "over")),
+        Leading(F.when(F.col("outcome") == OPEN, True), (), ("outcome",)),
+        Leading(stayed(), ("inbound",), ("outcome", "place")),
+        Leading(settled_place, ("inbound",), ("outcome", "place")),
+        Leading(F.col("place"), ("inbound", "incarnation"), ("place",)),
+    )
     found = found.select(*SCREENED, *kept)
-    by_group = Window.partitionBy(*_OF_GROUP).orderBy(*NUMBERS)
-    before = by_group.rowsBetween(*_BEFORE)
+    found = ranges.cut(found, _OF_GROUP, _by_numbers(), leading(_OF_GROUP, *facts))
+    group = (*_OF_GROUP, RANGE)
+    by_group = Window.partitionBy(*group).orderBy(*NUMBERS)
+    before = by_group.rowsBetween(*BEFORE)
     longest = F.max(F.struct("ended", "incarnation")).over(before)
     lagged = {
         name: F.lag(name).over(by_group) for name in ("epoch", "group_seq", "began", "incarnation", "over")
     }
     is_over = ~F.max(F.col("outcome") == OPEN).over(by_group.rowsBetween(*_SO_FAR))
-    of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
-    of_one = Window.partitionBy(*_OF_GROUP, "inbound", "incarnation").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
+    of_queue = Window.partitionBy(*group, "inbound").orderBy(*NUMBERS).rowsBetween(*BEFORE)
+    of_one = Window.partitionBy(*group, "inbound", "incarnation").orderBy(*NUMBERS).rowsBetween(*BEFORE)
     steps_back = (F.max(stayed()).over(of_queue) > F.col("place")) | (
         F.max("place").over(of_one) > F.col("place")
     )
-    settled = F.max(F.when(F.col("outcome") == Event.SETTLED, F.col("place"))).over(of_queue)
+    settled = F.max(settled_place).over(of_queue)
     begins = F.coalesce(lagged["epoch"] != F.col("epoch"), F.lit(True))
     overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
     remarkable = overlaps | steps_back | (lagged["began"] > F.col("began"))
     linked = (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") <= lagged["group_seq"] + 1)
-    return found.withColumns({
+    marked = found.withColumns({
         "is_remarkable": F.coalesce(remarkable, F.lit(False)) | ~_has_numbers(),
         "is_linked": F.coalesce(linked, F.lit(False)),
         "is_missing": F.coalesce(
@@ -90,6 +107,7 @@ def screened(found: DataFrame, *kept: str) -> DataFrame:
         & ~F.coalesce(lagged["over"] <= F.col("began"), F.lit(False)),
         "is_over": is_over,
     })  # fmt: skip
+    return marked.where(~F.col(IS_COPY)).drop(IS_COPY)
 
 
 def stayed() -> Column:
@@ -98,15 +116,16 @@ def stayed() -> Column:
     return F.when(F.col("outcome") != Event.TAKEN_BACK, F.col("place"))
 
 
-def violations(spark: SparkSession, found: DataFrame, leaderships: Iterable[RecordedLeadership]) -> DataFrame:
+def violations(
+    spark: SparkSession, found: DataFrame, leaderships: Iterable[RecordedLeadership], ranges: Ranges
+) -> DataFrame:
     """One row for each hand-over of `judged` that broke a rule, and which rule: `order` or `overlap`.
 
     Columns: lane, group, inbound, rule, then EVIDENCE of the hand-over, and of its witness with `other_`.
     """
     numbered = found.where(_has_numbers()).withColumn("evidence", F.struct(*EVIDENCE))
-    plain = _without_released(numbered)
-    order = _order_violations(plain).select(*_shown("order"))
-    overlap = _overlaps(found.withColumn("evidence", F.struct(*EVIDENCE)))
+    order = _order_violations(numbered, ranges).select(*_shown("order"))
+    overlap = _overlaps(found.withColumn("evidence", F.struct(*EVIDENCE)), ranges)
     return order.unionByName(_not_permitted(spark, overlap, leaderships).select(*_shown("overlap")))
 
 
@@ -135,7 +154,7 @@ def _without_released(found: DataFrame) -> DataFrame:
     }).drop("failed", "last_began")  # fmt: skip
 
 
-def _order_violations(found: DataFrame) -> DataFrame:
+def _order_violations(found: DataFrame, ranges: Ranges) -> DataFrame:
     """Hand-overs that came after a later message of their group and queue.
 
     All messages of one incarnation are taken back at one moment, so none of its own earlier hand-overs was
@@ -144,55 +163,86 @@ def _order_violations(found: DataFrame) -> DataFrame:
     only if the end of its hand-over before is known. A message that failed and was released goes again like
     one that is taken back: messages that came back may go behind it, messages that go for the first time may
     not."""
-    of_queue = Window.partitionBy(*_OF_GROUP, "inbound").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
-    of_leader = (
-        Window.partitionBy(*_OF_GROUP, "inbound", "began_turn").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
-    )
-    of_one = Window.partitionBy(*_OF_GROUP, "inbound", "incarnation").orderBy(*NUMBERS).rowsBetween(*_BEFORE)
+    former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *NUMBERS))
+    may_be_released = (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True))
+    numbered = _without_released(found).withColumn("may_be_released", may_be_released)
     here = F.struct(F.col("place"), F.col("evidence"))
     counts = ~F.col("is_released")
     is_final = counts & ~F.col("outcome").isin(Event.TAKEN_BACK, OPEN)
     is_held = counts & (F.col("outcome") == OPEN) & (micros("ended.time") == END_OF_TIME_US)
-    latest = F.max(F.when(is_final, here)).over(of_queue)
-    held = F.max(F.when(is_held, here)).over(of_leader)
-    own = F.max(F.when(counts, here)).over(of_one)
-    released = F.max(F.when(F.col("is_released"), here)).over(of_queue)
-    former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *NUMBERS))
-    marked = found.withColumns({
-        "latest": F.greatest(latest, held, own, F.when(F.col("attempt") == 1, released)),
-        "may_be_released": (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True)),
-    })  # fmt: skip
-    wrong = marked.where(
+    told = ("outcome", "is_released", "place", "evidence")
+    latest = Leading(F.when(is_final, here), ("inbound",), told)
+    held = Leading(F.when(is_held, here), ("inbound", "began_turn"), (*told, "ended"))
+    own = Leading(F.when(counts, here), ("inbound", "incarnation"), told)
+    released = Leading(F.when(F.col("is_released"), here), ("inbound",), told)
+    carry = leading(_OF_GROUP, latest, held, own, released)
+    found = ranges.cut(numbered, _OF_GROUP, _by_numbers(), carry, alike=found)
+
+    def leads(fact: Leading) -> Column:
+        rows = Window.partitionBy(*_OF_GROUP, RANGE, *fact.by).orderBy(*NUMBERS)
+        return F.max(fact.value).over(rows.rowsBetween(*BEFORE))
+
+    behind = F.greatest(
+        leads(latest), leads(held), leads(own), F.when(F.col("attempt") == 1, leads(released))
+    )
+    wrong = without_copies(found.withColumn("latest", behind)).where(
         (F.col("latest.place") > F.col("place")) & ~F.col("was_released") & ~F.col("may_be_released")
     )
     return wrong.withColumn("witness", F.col("latest.evidence"))
 
 
-def _overlaps(found: DataFrame) -> DataFrame:
+def _overlaps(found: DataFrame, ranges: Ranges) -> DataFrame:
     """Hand-overs that began while another incarnation had messages of the group.
 
-    The witness is, of the hand-overs of others that began before, the one that ended last. To find it also
-    where the one that ended last of all is the incarnation's own, rows are cut into stretches over which the
-    same incarnation's ends last: the best of all others is that of the stretch before, or within this one.
+    The witness is, of the hand-overs of others that began before, the one that ended last.
     """
-    by_group = Window.partitionBy(*_OF_GROUP).orderBy("began", *NUMBERS)
-    best = F.struct("ended", "incarnation", "evidence", "began")
-    marked = found.withColumn("best", F.max(best).over(by_group.rowsBetween(*_SO_FAR)))
-    marked = marked.withColumn("former", F.lag("best").over(by_group))
-    turns = F.coalesce(F.col("former.incarnation") != F.col("best.incarnation"), F.lit(False))
-    marked = marked.withColumn("stretch", F.sum(turns.cast("int")).over(by_group.rowsBetween(*_SO_FAR)))
-    inside = Window.partitionBy(*_OF_GROUP, "stretch").orderBy("began", *NUMBERS).rowsBetween(*_SO_FAR)
-    others = F.max(F.when(F.col("incarnation") != F.col("best.incarnation"), best)).over(inside)
-    # At a stretch's first row `former` is the best of all rows before it, and another incarnation's.
-    earlier = F.first(F.col("former")).over(inside)
-    marked = marked.withColumn("second", F.greatest(others, earlier))
+    order = ("began", *NUMBERS)
+    places = [F.col("began.turn"), micros("began.time"), *_by_numbers()]
+    found = ranges.cut(found, _OF_GROUP, places, _with_rivals_before)
+    group = (*_OF_GROUP, RANGE)
+    by_group = Window.partitionBy(*group).orderBy(*order)
+    marked = _with_rivals(found, group, order)
     marked = marked.withColumn("former_second", F.lag("second").over(by_group))
     is_own = F.col("former.incarnation") == F.col("incarnation")
     marked = marked.withColumn("rival", F.when(is_own, F.col("former_second")).otherwise(F.col("former")))
     is_over = (F.col("rival.ended") > F.col("began")) & (F.col("rival.incarnation") != F.col("incarnation"))
-    return marked.where(is_over & (F.col("ended") > F.col("began"))).withColumn(
-        "witness", F.col("rival.evidence")
+    found = without_copies(marked).where(is_over & (F.col("ended") > F.col("began")))
+    return found.withColumn("witness", F.col("rival.evidence"))
+
+
+def _best() -> Column:
+    return F.struct("ended", "incarnation", "evidence", "began")
+
+
+def _with_rivals(rows: DataFrame, group: Sequence[str], order: Sequence[str]) -> DataFrame:
+    """Of the rows so far `best`, the one that ended last, and `second`, the best of other incarnations than
+    its own; `former`: the best of the rows before.
+
+    Rows are cut into stretches over which the same incarnation's ends last: the best of all others is that of
+    the stretch before, or within this one."""
+    by_group = Window.partitionBy(*group).orderBy(*order)
+    marked = rows.withColumn("best", F.max(_best()).over(by_group.rowsBetween(*_SO_FAR)))
+    marked = marked.withColumn("former", F.lag("best").over(by_group))
+    turns = F.coalesce(F.col("former.incarnation") != F.col("best.incarnation"), F.lit(False))
+    marked = marked.withColumn("stretch", F.sum(turns.cast("int")).over(by_group.rowsBetween(*_SO_FAR)))
+    inside = Window.partitionBy(*group, "stretch").orderBy(*order).rowsBetween(*_SO_FAR)
+    others = F.max(F.when(F.col("incarnation") != F.col("best.incarnation"), _best())).over(inside)
+    # At a stretch's first row `former` is the best of all rows before it, and another incarnation's.
+    earlier = F.first(F.col("former")).over(inside)
+    return marked.withColumn("second", F.greatest(others, earlier))
+
+
+def _with_rivals_before(rows: DataFrame) -> DataFrame:
+    """Copies for each range: what is best and second of all rows before it. Their numbers are null, so they
+    come first."""
+    of_one = rows.groupBy(*_OF_GROUP, RANGE, "incarnation").agg(F.max(_best()).alias("last"))
+    marked = _with_rivals(of_one.select(*_OF_GROUP, RANGE, "last.*"), _OF_GROUP, (RANGE, "incarnation"))
+    at_end = marked.groupBy(*_OF_GROUP, RANGE).agg(
+        F.max_by(F.array("best", "second"), F.col("incarnation")).alias("rivals")
     )
+    before = F.lag("rivals").over(Window.partitionBy(*_OF_GROUP).orderBy(RANGE))
+    each = at_end.withColumn("rivals", before).select(*_OF_GROUP, RANGE, F.explode("rivals").alias("rival"))
+    return each.where("rival is not null").select(*_OF_GROUP, RANGE, "rival.*")
 
 
 def _not_permitted(

@@ -16,6 +16,7 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.pipeline.assignment import UNOWNED, Task, assign, forced, lower_bound
 from dispatcher.pipeline.owners import Holder, LastOwner, Owner, owned, unit_of
 from dispatcher.pipeline.plan_file import PlanFile, PlannedMove
+from dispatcher.pipeline.ranges import Ranges
 from dispatcher.pipeline.work import KIND, with_work, worked
 
 #: Of a consumer that has settled less nothing is known of its speed.
@@ -97,11 +98,11 @@ class Planned(NamedTuple):
 # -- from the report --
 
 
-def measured_cells(hand_overs: DataFrame) -> DataFrame:
+def measured_cells(hand_overs: DataFrame, ranges: Ranges) -> DataFrame:
     """Rows for `Cell`, of one lane."""
     kind = Window.partitionBy(*KIND)
     by_kind = (
-        with_work(worked(hand_overs))
+        with_work(worked(hand_overs, ranges))
         .groupBy("group", "consumer", *KIND)
         .agg(F.sum("work_us").alias("work_us"), F.count("*").alias("messages"))
         .withColumn("mean_us", F.sum("work_us").over(kind) / F.sum("messages").over(kind))

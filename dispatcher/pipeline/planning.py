@@ -27,6 +27,7 @@ from dispatcher.pipeline.plan import (
     read_lane,
 )
 from dispatcher.pipeline.plan_file import write_plan
+from dispatcher.pipeline.ranges import Ranges
 from dispatcher.pipeline.report_folder import SUMMARY, ReportFolder, finished_report
 from dispatcher.pipeline.run import Stage, clear_errors
 
@@ -67,7 +68,8 @@ def make_plan(
             options, incarnations, owners = (
                 folder.small_finished(name, lane_name) for name in ("options", "incarnations", "owners")
             )
-            lane = read_lane(lane_name, options.to_pylist(), incarnations.to_pylist(), _summary(folder)[1])
+            counts, until = _summary(folder)
+            lane = read_lane(lane_name, options.to_pylist(), incarnations.to_pylist(), until)
             check_policy(lane)
             if "pinned_to" not in owners.column_names:
                 raise ConfigurationError(
@@ -75,7 +77,8 @@ def make_plan(
                     "pipeline again"
                 )
             found = together({
-                "cells": measured_cells(hand_overs), "holders": last_holders(hand_overs),
+                "cells": measured_cells(hand_overs, Ranges(counts.get(lane_name, 0))),
+                "holders": last_holders(hand_overs),
                 "last": hand_overs.agg(F.max(F.coalesce("ended_at", "dispatched_at")).alias("at")),
             })  # fmt: skip
             cells = [Cell(**row) for row in found["cells"].to_pylist()]

@@ -34,6 +34,7 @@ from dispatcher.pipeline.lifecycle import UNDECIDED, WAITING
 from dispatcher.pipeline.memory import Memory
 from dispatcher.pipeline.owners import owners
 from dispatcher.pipeline.pieces import Pieces
+from dispatcher.pipeline.ranges import ROWS, Ranges
 from dispatcher.pipeline.report_folder import (
     COST_MODEL,
     COSTS,
@@ -60,8 +61,7 @@ Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: A file's records may be older than its day, and it may be written somewhat after it.
 _MARGIN: Final = timedelta(days=1)
 _ON_DISK: Final = StorageLevel.DISK_ONLY
-#: Sorted in about 100 MB. Few records are sorted before a second core has begun.
-_RECORDS_PER_PART: Final = 250_000
+#: Few records are sorted before a second core has begun.
 _FEW_RECORDS: Final = 50_000
 #: What Spark says of a file that is damaged, or not there any more.
 _UNREADABLE: Final = ("FAILED_READ_FILE", "FileNotFound", "ParquetDecoding", "PATH_NOT_FOUND")
@@ -116,13 +116,15 @@ def look(ledger: str, window: Window, report: Path | None = None) -> Found:
 
 
 def run(
-    spark: SparkSession, ledger: str, found: Found, report: Path, window: Window, stage: Stage
-) -> dict[str, Any]:
-    """All jobs, in order; returns the summary. Raises ConfigurationError."""
+    spark: SparkSession, ledger: str, found: Found, report: Path, window: Window, stage: Stage,
+    range_rows: int = ROWS,
+) -> dict[str, Any]:  # fmt: skip
+    """All jobs, in order; returns the summary. `range_rows`: how many rows of a window lie together at most.
+    Raises ConfigurationError."""
     divide_work(spark, _records(found))
     with report_folder(report) as folder, clear_errors():
         folder.note_writer(spark)
-        job = _Job(spark, folder, ledger, found, window)
+        job = _Job(spark, folder, ledger, found, window, Ranges(_records(found), range_rows))
         with stage("reading leaderships"):
             job.read()
         with stage("hand-overs"):
@@ -183,7 +185,7 @@ def parts(records: int, cores: int) -> int:
     """How many parts these records are divided into: the cores get one each as far as it is worth a core's
     while, and more where it would not fit into memory."""
     worth = -(-records // _FEW_RECORDS)
-    return max(1, min(cores, worth), -(-records // _RECORDS_PER_PART))
+    return max(1, min(cores, worth), -(-records // ROWS))
 
 
 def _records(found: Found) -> int:
@@ -194,10 +196,11 @@ class _Job:
     """What the stages of a run hand on."""
 
     def __init__(
-        self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window
-    ) -> None:
+        self, spark: SparkSession, folder: ReportFolder, ledger: str, found: Found, window: Window,
+        ranges: Ranges,
+    ) -> None:  # fmt: skip
         self.spark, self.folder, self.found, self.window = spark, folder, found, window
-        self.ledger = ledger
+        self.ledger, self.ranges = ledger, ranges
         self.gaps: list[Gap] = []
 
     def read(self) -> None:
@@ -223,10 +226,10 @@ class _Job:
         self.outcomes = self.pieces.write_lifecycle()
 
     def write_audit(self) -> None:
-        Audit(self.spark, self.folder, self.pieces, self.leaderships, self.gaps).write()
+        Audit(self.spark, self.folder, self.pieces, self.leaderships, self.gaps, self.ranges).write()
 
     def write_stats(self) -> None:
-        write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window))
+        write_day_tables(self.spark, self.pieces, _spans_us(self.leaderships, self.window), self.ranges)
 
     def write_groups(self) -> None:
         shares = self._read(SHARES)
@@ -251,7 +254,7 @@ class _Job:
             return
         weights = fairness.weights(self.spark, self.leaderships)
         hands, known = self._read("hand_overs"), self.leaderships
-        told = fairness.with_pool(self.spark, hands, known)
+        told = fairness.with_pool(self.spark, hands, known, self.ranges)
         left = None
         if self._has(WAITING):
             left = fairness.left_over(self.spark, self._read("lifecycle"), hands, self.records, known)

@@ -37,8 +37,8 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "true",
     # Spark's default is a type of its own that others read as nanoseconds without a time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Of a group with many hand-overs windows keep rows in many files, and read them at once: of each this
-    # would be two more buffers of 1 MiB in the heap.
+    # What a window has spilled of a range it reads at once from all files: of each this would be two more
+    # buffers of 1 MiB in the heap.
     "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
     # A lane may be called 007.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -229,8 +229,7 @@ def heap_setting(records: int) -> dict[str, str]:
 
 def heap_mib(records: int) -> int:
     """1 GiB for each ten million records begun, and beyond the first no more than half of what this machine,
-    or its container, has. Spark spills to disk what does not fit; but all that a window has spilled of one
-    group it reads at once, and of more records the largest groups have more."""
+    or its container, has. Spark spills to disk what does not fit, which takes time."""
     wanted = 1_024 * max(1, -(-records // _RECORDS_PER_GIB))
     return max(1_024, min(wanted, _machine_mib() // 2))
 

@@ -23,6 +23,7 @@ from dispatcher.pipeline.hand_overs import ENDS, KEY, MESSAGE, OPEN, hand_overs
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import SCHEMA
 from dispatcher.pipeline.order_audit import GROUP
+from dispatcher.pipeline.ranges import Ranges
 
 _AGAIN: Final = (Event.FAILED, Event.TAKEN_BACK)
 #: What `kept` adds to records: the lane's clock when they came, whether they have no end, and the rules that
@@ -107,16 +108,18 @@ def found_hand_overs(
     return found.join(former, [*KEY], "left").withColumn("is_new", is_new).drop("was_over")
 
 
-def new_violations(spark: SparkSession, found: DataFrame, known: list[RecordedLeadership]) -> pa.Table:
+def new_violations(
+    spark: SparkSession, found: DataFrame, known: list[RecordedLeadership], ranges: Ranges
+) -> pa.Table:
     """The violations among the hand-overs of `found_hand_overs` that were not said before. Most batches have
     no group that is remarkable, and so none."""
     judged = order_audit.judged(found)
-    marked = order_audit.screened(judged).where("is_remarkable").select(*GROUP).distinct().toArrow()
+    marked = order_audit.screened(judged, ranges).where("is_remarkable").select(*GROUP).distinct().toArrow()
     if not marked.num_rows:
         return NO_VIOLATIONS
     remarkable = F.broadcast(spark.createDataFrame(marked))
     closer = judged.join(remarkable, [*GROUP], "left_semi").localCheckpoint()
-    broken = order_audit.violations(spark, closer, known)
+    broken = order_audit.violations(spark, closer, known, ranges)
     said = closer.where(F.size("already") > 0).select(*KEY, F.explode("already").alias("rule"))
     return broken.join(said, [*KEY, "rule"], "left_anti").toArrow()
 

@@ -15,6 +15,7 @@ from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, GapKind
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import BadFile
 from dispatcher.pipeline.live_folder import KEPT, STATE, LiveFolder
+from dispatcher.pipeline.ranges import Ranges
 from dispatcher.pipeline.spark_paths import read_from, written_to
 from dispatcher.pipeline.stream_alerts import alerts_table, gap_name
 from dispatcher.pipeline.stream_audit import (
@@ -27,7 +28,7 @@ from dispatcher.pipeline.stream_audit import (
     without_repeated,
 )
 from dispatcher.pipeline.stream_minutes import LiveStatistics, added
-from dispatcher.pipeline.stream_reading import LedgerLocation, parts_of, read_parts
+from dispatcher.pipeline.stream_reading import LedgerLocation, ReadBatch, parts_of, read_parts
 from dispatcher.pipeline.stream_state import StreamState, add_facts
 
 _FILES: Final = pa.schema([
@@ -93,7 +94,8 @@ class Batches:
         known = self.state.leaderships()
         gaps = self.state.gaps(known)
         raised, waiting = self._new_gaps(gaps)
-        judged = self._judge(read.records, known, gaps, read.has_partial_ends)
+        ranges = Ranges(sum(part.last - part.first + 1 for part in parts))
+        judged = self._judge(read, known, gaps, ranges)
         violations = NO_VIOLATIONS if judged is None else judged.violations
         alerts = self.folder.raise_alerts(number, alerts_table(violations, raised, bad, self.now()))
         tell(alerts)
@@ -106,19 +108,19 @@ class Batches:
         return BatchReport(len(paths), len(alerts))
 
     def _judge(
-        self, new: DataFrame | None, known: list[RecordedLeadership], gaps: list[Gap], has_partial_ends: bool
+        self, read: ReadBatch, known: list[RecordedLeadership], gaps: list[Gap], ranges: Ranges
     ) -> _Judged | None:
         """Violations that were not said before, and what they were found in; None: there is nothing."""
-        old = self._kept()
+        new, old = read.records, self._kept()
         if new is None and old is None:
             return None
         records = combined(self.spark, new, old, known, self.state.clocks, self.limits.forget_us)
-        if has_partial_ends:
+        if read.has_partial_ends:
             records = without_repeated(self.spark, records, self.state.ended)
         # Plans are cut here: to make one takes longer than to compute a batch.
         records = records.localCheckpoint()
         found = found_hand_overs(self.spark, records, known, gaps).localCheckpoint()
-        return _Judged(records, found, new_violations(self.spark, found, known))
+        return _Judged(records, found, new_violations(self.spark, found, known, ranges))
 
     def _keep(self, unfinished: Path, judged: _Judged, waiting: list[str], new: DataFrame | None) -> None:
         """Write what the next batch needs, and count."""

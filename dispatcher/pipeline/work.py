@@ -9,29 +9,38 @@ from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline.ledger_reading import micros
+from dispatcher.pipeline.ranges import BEFORE, RANGE, Ranges, largest, without_copies
 
 #: Messages of which the same cost is expected.
 KIND: Final = ("inbound", "type", "size_below")
+#: Into how many parts a consumer's hand-overs go that ended otherwise.
+_OTHERS: Final = 64
 
 
-def worked(hand_overs: DataFrame, *apart: Column) -> DataFrame:
+def worked(hand_overs: DataFrame, ranges: Ranges, *apart: str) -> DataFrame:
     """All hand-overs, with `work_us`: null where it ended otherwise than settled or failed, or another leader
     made it.
 
     The measure is that of `cost: measured` (docs/semantics.md, F-6): a consumer was busy with what it settles
     at a time since its settle before, or since the first of these was handed over if that is later; several
-    share that evenly. What lies in different parts by `apart` knows nothing of each other.
+    share that evenly. What differs in the columns `apart` knows nothing of each other.
     """
     told_us = F.when(F.col("outcome").isin([Event.SETTLED, Event.FAILED]), micros("ended_at"))
-    consumer = [F.col("lane"), F.col("turn"), F.col("incarnation"), *apart]
-    together = Window.partitionBy(*consumer, told_us)
-    before = Window.partitionBy(*consumer).orderBy(told_us).rangeBetween(Window.unboundedPreceding, -1)
-    since = F.greatest(F.max(told_us).over(before), F.min(micros("dispatched_at")).over(together))
-    busy = F.greatest(told_us - since, F.lit(0)) / F.count("*").over(together)
+    consumer = ("lane", "turn", "incarnation", *apart)
+    found = hand_overs.withColumn("told_us", told_us)
+    found = ranges.cut(found, consumer, [F.col("told_us")], largest(consumer, "told_us"))
+    # Nothing is asked of the others: they need not be together.
+    place = F.when(F.col("told_us").isNull(), -1 - F.pmod("seq", F.lit(_OTHERS))).otherwise(F.col(RANGE))
+    found = found.withColumn(RANGE, place)
+    together = Window.partitionBy(*consumer, RANGE, "told_us")
+    before = Window.partitionBy(*consumer, RANGE).orderBy("told_us").rangeBetween(*BEFORE)
+    since = F.greatest(F.max("told_us").over(before), F.min(micros("dispatched_at")).over(together))
+    busy = F.greatest(F.col("told_us") - since, F.lit(0)) / F.count("*").over(together)
     is_known = (
-        told_us.isNotNull() & (F.col("began_turn") == F.col("turn")) & F.col("dispatched_at").isNotNull()
-    )
-    return hand_overs.withColumn("work_us", F.when(is_known, busy))
+        F.col("told_us").isNotNull() & (F.col("began_turn") == F.col("turn"))
+        & F.col("dispatched_at").isNotNull()
+    )  # fmt: skip
+    return without_copies(found.withColumn("work_us", F.when(is_known, busy))).drop("told_us")
 
 
 def with_work(worked: DataFrame) -> DataFrame:

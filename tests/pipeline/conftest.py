@@ -20,6 +20,7 @@ from bench.pipeline.ledger import Made, make_ledger
 from dispatcher.nodes.java import ensure_java
 from dispatcher.pipeline.gaps import Window
 from dispatcher.pipeline.ledger_files import Found
+from dispatcher.pipeline.ranges import ROWS
 from dispatcher.pipeline.run import Stage, fitting, look, run
 from dispatcher.pipeline.session import spark_session
 from tests.pipeline.planted_gaps import CASES, Verdicts
@@ -180,9 +181,11 @@ def _stage(name: str) -> AbstractContextManager[None]:
 
 
 def run_pipeline(
-    spark: SparkSession, folder: Path, window: Window = EVERYTHING, stage: Stage = _stage
-) -> Report:
+    spark: SparkSession, folder: Path, window: Window = EVERYTHING, stage: Stage = _stage,
+    range_rows: int = ROWS,
+) -> Report:  # fmt: skip
     """What the pipeline makes of the ledger in folder / "ledger"."""
     ledger = str(folder / "ledger")
-    summary = run(spark, ledger, look(ledger, window, folder / "report"), folder / "report", window, stage)
+    found = look(ledger, window, folder / "report")
+    summary = run(spark, ledger, found, folder / "report", window, stage, range_rows)
     return Report(folder / "report", summary)

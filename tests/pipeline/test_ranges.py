@@ -1,0 +1,97 @@
+"""A window that is cut into ranges says of every row what the whole one says, wherever it is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from bench.pipeline import by_duckdb
+from bench.pipeline.__main__ import differences
+from bench.pipeline.ledger import make_ledger, name_of
+from bench.pipeline.traffic import HOT
+from dispatcher.pipeline.ranges import (
+    BEFORE,
+    IS_COPY,
+    RANGE,
+    Leading,
+    Ranges,
+    largest,
+    leading,
+    without_copies,
+)
+from tests.pipeline.conftest import Everything, run_pipeline
+from tests.pipeline.test_incremental import Grown, tables
+
+
+def test_few_rows_lie_together_and_windows_say_what_whole_ones_do(spark: SparkSession) -> None:
+    """Of 2,000 rows the hot one of 20 groups has about half."""
+    row = F.abs(F.hash("id")).cast("bigint")  # another hash than the sample is taken by
+    rows = spark.range(2_000).select(
+        "id", F.when(row % 2 == 0, 0).otherwise(row % 20).alias("group"), (row % 1_000).alias("value")
+    )
+
+    def judged(found: DataFrame, *by: str) -> DataFrame:
+        before = Window.partitionBy("group", *by).orderBy("id").rowsBetween(*BEFORE)
+        former = F.lag("id").over(Window.partitionBy("group", *by).orderBy("id"))
+        return found.withColumns({"most": F.max("value").over(before), "former": former})
+
+    cutter, order = Ranges(2_000, 100), [F.col("id")]
+    facts = Leading(F.col("value"), (), ("value",)), Leading(F.col("id"), (), ("id",))
+    found = cutter.cut(rows, ["group"], order, leading(["group"], *facts))
+    sizes = found.where(~F.col(IS_COPY)).groupBy("group", RANGE).count().collect()
+    assert max(each["count"] for each in sizes) < 200
+    hot = [each for each in sizes if each["group"] == 0]
+    assert 7 <= len(hot) <= 15
+    of_others = {each["group"] for each in sizes} - {0}
+    assert len(sizes) - len(hot) <= 2 * len(of_others), "groups with few rows are cut once at most"
+    assert found.where(IS_COPY).count() <= 2 * len(sizes)
+    whole = sorted(map(str, judged(rows).collect()))
+    assert sorted(map(str, without_copies(judged(found, RANGE)).collect())) == whole
+    plain = cutter.cut(rows, ["group"], order, largest(["group"], "value"))
+    most = F.max("value").over(Window.partitionBy("group", RANGE).orderBy("id").rangeBetween(*BEFORE))
+    found = without_copies(plain.withColumn("most", most))
+    assert found.exceptAll(judged(rows).drop("former").select(*found.columns)).isEmpty()
+    uncut = Ranges(100, 100).cut(rows, ["group"], order, largest(["group"]))
+    assert uncut.select(RANGE).distinct().count() == 1
+
+
+@pytest.mark.slow
+def test_with_every_row_alone_in_its_range_a_report_is_the_same_cell_by_cell(
+    spark: SparkSession, everything: Everything, tmp_path: Path
+) -> None:
+    """All that tests have planted: so every violation, and everything that only looks like one, is across a
+    cut."""
+    (tmp_path / "ledger").symlink_to(everything.origin)
+    cut, whole = tables(run_pipeline(spark, tmp_path, range_rows=1)), tables(everything.report)
+    cut["summary"] = [
+        text.replace(str(tmp_path / "ledger"), str(everything.origin)) for text in cut["summary"]
+    ]
+    for name, rows in whole.items():
+        assert cut[name] == rows, name
+
+
+@pytest.mark.slow
+def test_a_ledger_with_a_hot_group_is_judged_like_an_even_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Its violations are found, and DuckDB makes the same tables without cutting anything."""
+    made = make_ledger(tmp_path / "ledger", 20_000, 100, planted=4, hot_share=0.5)
+    in_hot = {rule for _, group, rule, _ in made.violations if group == name_of(HOT)}
+    assert in_hot == {"order", "overlap"}
+    by_duckdb.make(tmp_path / "ledger", tmp_path / "tables")
+    report = run_pipeline(spark, tmp_path, range_rows=300).folder
+    assert differences(report, made) == []
+    assert by_duckdb.differences(report, tmp_path / "tables") == []
+
+
+@pytest.mark.slow
+def test_what_an_audit_has_kept_goes_on_into_ranges(spark: SparkSession, tmp_path: Path) -> None:
+    grown = Grown(tmp_path)
+    grown.first()
+    grown.second()
+    grown.run(spark)
+    grown.third()
+    found = run_pipeline(spark, tmp_path, range_rows=2)
+    assert found.summary["dates"]["reused"]
+    assert tables(found) == tables(grown.from_nothing(spark, "whole"))
