@@ -14,11 +14,17 @@ from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal, user_text
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
-from dispatcher.service.topology import (
+from dispatcher.service.queue_kinds import (
+    CLASSIC,
     DIFFERENCES_MAX,
-    KindProbe,
+    IMPOSSIBLE_CONSUME,
+    QUORUM,
+    PriorityProbe,
+    kind_named,
+    unusable,
+)
+from dispatcher.service.topology import (
     Kinds,
-    QuorumProbe,
     kinds_of,
     own_exchanges,
     own_queues,
@@ -116,23 +122,19 @@ def _exchange_errors(connection: BlockingConnection, names: LaneNames) -> list[C
     return errors
 
 
-def _is_quorum(connection: BlockingConnection, queue: str) -> bool | None:
-    """None: it is not there yet, or that can't be told."""
-    if look_at_queue(connection, queue).refused is not None:
-        return None
-    probe = QuorumProbe(queue)
-    for _ in range(DIFFERENCES_MAX):
-        error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
-        if error is None:
-            return True
-        if not probe.learn(error.reply_code, error.reply_text):
-            return probe.is_quorum
-    return None
+def _kind(connection: BlockingConnection, queue: str) -> str | None:
+    """As dispatcher.service.queue_kinds.kind_of_queue. None: it is not there, or that isn't said."""
+    error = refusal(connection, partial(_consume_impossibly, queue=queue))
+    return None if error is None else kind_named(error.reply_text)
+
+
+def _consume_impossibly(channel: BlockingChannel, queue: str) -> None:
+    channel.basic_consume(queue, lambda *_: None, arguments=IMPOSSIBLE_CONSUME)
 
 
 def _wanted_kinds(connection: BlockingConnection, lane: LaneSettings) -> Kinds:
     """As dispatcher.service.topology.wanted_kinds. A queue that is not there yet will be a classic one."""
-    return kinds_of(lane, [bool(_is_quorum(connection, inbound.queue)) for inbound in lane.inbound])
+    return kinds_of(lane, [_kind(connection, inbound.queue) == QUORUM for inbound in lane.inbound])
 
 
 def _warn_of_one_place(
@@ -140,7 +142,7 @@ def _warn_of_one_place(
 ) -> None:
     """What came in replicated and is kept on one node."""
     for queue in parking_queues(names, PARKING_QUEUES_MAX):
-        if _is_quorum(connection, queue) is False:
+        if _kind(connection, queue) == CLASSIC:
             findings.warning(
                 f"lanes.{lane.name}: {queue!r} is a classic queue: its messages are lost with its node. The "
                 "dispatcher deletes it when all of them are settled, and makes a quorum queue next time"
@@ -172,8 +174,7 @@ def _check_inbound_queues(
                     f"{path}: {inbound.queue!r} has {counted(foreign, 'consumer')} of another program; "
                     "stop them, or messages of one group go two ways"
                 )
-            if (problem := _kind_problem(connection, inbound.queue)) is not None:
-                findings.problem(f"{path}: {inbound.queue!r} {problem}")
+            _check_kind(connection, f"{path}: {inbound.queue!r}", inbound.queue, findings)
             findings.ok(f"{path}: {inbound.queue!r} is there, {counted(seen.ready, 'message')} ready")
 
 
@@ -184,11 +185,26 @@ def _report_missing(path: str, inbound: InboundSettings, findings: Findings) -> 
         findings.problem(f"{path}: there is no queue {inbound.queue!r}; declare it, or set `declare: true`")
 
 
-def _kind_problem(connection: BlockingConnection, queue: str) -> str | None:
+def _check_kind(connection: BlockingConnection, path: str, queue: str, findings: Findings) -> None:
     """As a lane does before it leads."""
-    probe = KindProbe(queue)
+    if (kind := _kind(connection, queue)) is None:
+        findings.problem(f"{path}: RabbitMQ doesn't say of what kind it is, which takes the read right")
+        return
+    has_priorities = _has_priorities(connection, queue) if kind == CLASSIC else False
+    if has_priorities is None:
+        findings.warning(
+            f"{path}: whether it has x-max-priority, which reorders redeliveries, can't be found out without "
+            "the configure right on it"
+        )
+    elif (problem := unusable(kind, has_priorities=has_priorities)) is not None:
+        findings.problem(f"{path} {problem}")
+
+
+def _has_priorities(connection: BlockingConnection, queue: str) -> bool | None:
+    """As dispatcher.service.queue_kinds.has_priorities."""
+    probe = PriorityProbe(queue)
     for _ in range(DIFFERENCES_MAX):
         error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
         if error is None or not probe.learn(error.reply_code, error.reply_text):
-            return probe.problem
+            return probe.found
     return None

@@ -11,9 +11,8 @@ from dispatcher.cli.check_findings import Findings
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes.management import Management
+from dispatcher.service.queue_kinds import unusable
 from dispatcher.service.topology import (
-    HAS_PRIORITIES,
-    IS_A_STREAM,
     Kinds,
     kinds_of,
     own_queues,
@@ -102,10 +101,8 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
     arguments = queue.get("arguments") or {}
     policy = queue.get("effective_policy_definition") or {}
     kind = queue.get("type", "classic")
-    if kind == "stream":
-        findings.problem(f"{path}: {queue['name']!r} {IS_A_STREAM}")
-    if "x-max-priority" in arguments:
-        findings.problem(f"{path}: {queue['name']!r} {HAS_PRIORITIES}")
+    if (problem := unusable(kind, has_priorities="x-max-priority" in arguments)) is not None:
+        findings.problem(f"{path}: {queue['name']!r} {problem}")
     _check_timeout(path, queue["name"], arguments, policy, version, findings)
     if kind == "quorum":
         limits = [arguments.get(_LIMIT_ARGUMENT), policy.get(_DELIVERY_LIMIT)]

@@ -16,8 +16,8 @@ from dispatcher.core.events import Event, QueueReturned
 from dispatcher.core.forwarding.events import ReadersChanged
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
+from dispatcher.service.queue_kinds import ACCESS_REFUSED
 from dispatcher.service.quorum_lock import QuorumLock
-from dispatcher.service.topology import ACCESS_REFUSED
 from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()

@@ -30,8 +30,8 @@ from dispatcher.core.forwarding.orders import (
 )
 from dispatcher.errors import ChannelRefused, ProtocolViolation
 from dispatcher.service.channels import Channels
+from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND
 from dispatcher.service.tasks import Tasks
-from dispatcher.service.topology import ACCESS_REFUSED, NOT_FOUND
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import LaneNames
 

@@ -19,7 +19,7 @@ from dispatcher.core.views.views import NOTHING_UNACKED, SettledUnacked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError, DeliveredAgain
 from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
 from dispatcher.service.fencing import GONE_S
-from dispatcher.service.topology import ACCESS_REFUSED, is_classic
+from dispatcher.service.queue_kinds import ACCESS_REFUSED, CLASSIC, kind_of_queue
 
 log = structlog.get_logger()
 
@@ -79,7 +79,7 @@ async def open_inbound(
     is called if such a queue has others: one may be a former leader that has lost the lock, has messages of
     the queue, and does not know it.
     """
-    classic = await is_classic(link, queue)
+    classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
     patience_s = FORMER_LEADER_S
     if classic:

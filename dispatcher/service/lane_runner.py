@@ -139,6 +139,7 @@ class LaneRunner:
         self._answers = Answers(settings.rabbitmq, self._names) if several_nodes else None
         self._url = ""  # of the node that it was connected to last
         self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
+        self._unknown: tuple[str, ...] = ()  # inbound queues that may have priorities
         self._redis_is_away = False  # it was what ended the last attempt to lead
         self._heir: str | None = None  # to whom the present leadership is given
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
@@ -289,7 +290,7 @@ class LaneRunner:
         store: LaneStore | None = None
         try:
             await prepare_inbound(link, self._lane)
-            await refuse_unusable(link, self._lane)
+            self._tell_unknown(await refuse_unusable(link, self._lane))
             own = await declare_lane(link, self._names, self._lane)
             self._is_new |= own.is_new
             await bind_inbound(link, self._names, self._lane)
@@ -307,7 +308,7 @@ class LaneRunner:
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
-                await refuse_unusable(link, self._lane)
+                self._tell_unknown(await refuse_unusable(link, self._lane))
                 await bind_inbound(link, self._names, self._lane)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
@@ -359,6 +360,12 @@ class LaneRunner:
         if kept != self._kept and kept:
             log.warning("queues_kept", lane=self.name, queues=list(kept))
         self._kept = kept
+
+    def _tell_unknown(self, queues: tuple[str, ...]) -> None:
+        """Say once which inbound queues may have priorities: the right that tells is missing."""
+        if queues != self._unknown and queues:
+            log.warning("inbound_priorities_unknown", lane=self.name, queues=list(queues), right="configure")
+        self._unknown = queues
 
     def _collect_garbage(self) -> None:
         gc.collect()

@@ -34,8 +34,9 @@ from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.parking_probe import ParkingProbe
+from dispatcher.service.queue_kinds import NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.tasks import Tasks
-from dispatcher.service.topology import NOT_FOUND, PRECONDITION_FAILED, Parked, node_is_away, open_parking
+from dispatcher.service.topology import Parked, node_is_away, open_parking
 from dispatcher.wire.protocol import LaneNames
 
 log = structlog.get_logger()

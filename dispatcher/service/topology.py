@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -12,17 +11,24 @@ from pamqp import commands
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueBind, QueueDeclare
 from dispatcher.errors import ChannelRefused, ConfigurationError
+from dispatcher.service.queue_kinds import (
+    ACCESS_REFUSED,
+    CLASSIC,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    QUORUM,
+    has_priorities,
+    kind_of_queue,
+    unusable,
+)
 from dispatcher.settings import LaneSettings, QueueKind
 from dispatcher.wire.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
 
 log = structlog.get_logger()
 
-#: A vhost may have another default queue type, under which `exclusive` means nothing.
-NOT_FOUND: Final = 404
 #: As RabbitMQ 3.10 says it at once, and as RabbitMQ 4.0 says it after a minute.
 _NODE_IS_AWAY: Final = ("is down or inaccessible", "due to timeout")
-ACCESS_REFUSED: Final = 403
-PRECONDITION_FAILED: Final = 406
+#: A vhost may have another default queue type, under which `exclusive` means nothing.
 _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
 #: Old messages are removed one segment at a time, and never the last segment: with RabbitMQ's own 500 MB a
 #: slow lane's messages would stay for years.
@@ -30,21 +36,6 @@ _SEGMENT_BYTES: Final = 50_000_000
 #: RabbitMQ before 3.12 keeps the messages of a classic queue in its memory, as long as there is room: over a
 #: gigabyte for a million parked ones. Later versions know the argument and do what it says with every queue.
 _PARKING: Final[dict[str, Any]] = {**_CLASSIC, "x-queue-mode": "lazy"}
-#: Why an inbound queue is refused.
-IS_A_STREAM: Final = "is a stream; it must be a classic or quorum queue"
-HAS_PRIORITIES: Final = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
-#: More arguments than RabbitMQ compares.
-DIFFERENCES_MAX: Final = 20
-_DIFFERENCE: Final = re.compile(
-    r"inequivalent arg '(?P<name>[^']+)' .* but current is "
-    r"(?:none|(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?)$",
-    re.DOTALL,
-)
-#: AMQP's types of whole numbers, as RabbitMQ calls them.
-_INTEGERS: Final = {
-    "byte", "short", "signedint", "long",
-    "unsignedbyte", "unsignedshort", "unsignedint",
-}  # fmt: skip
 _HEARTBEAT: Final[dict[str, Any]] = {"x-message-ttl": 15_000, "x-max-length": 10_000}
 #: RabbitMQ 4 drops a message at its 21st delivery unless the queue says otherwise. -1, which means never, is
 #: refused by RabbitMQ 3, which without a limit puts what is given back at the end of the queue.
@@ -114,7 +105,7 @@ def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
 
 async def wanted_kinds(link: Link, lane: LaneSettings) -> Kinds:
     """What the lane's own queues are to be. The inbound queues must exist."""
-    return kinds_of(lane, [bool(await _is_quorum(link, inbound.queue)) for inbound in lane.inbound])
+    return kinds_of(lane, [await kind_of_queue(link, inbound.queue) == QUORUM for inbound in lane.inbound])
 
 
 async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQueues:
@@ -254,7 +245,7 @@ async def open_parking(link: Link, names: LaneNames, queue: str, *, quorum: bool
     except ChannelRefused as refused:
         if refused.code != PRECONDITION_FAILED:
             raise
-        is_quorum = bool(await _is_quorum(link, queue))
+        is_quorum = await kind_of_queue(link, queue) == QUORUM
         channel = await link.open_channel()
         declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
     bind = commands.Queue.Bind(queue=queue, exchange=names.exchange, routing_key=queue)
@@ -315,118 +306,25 @@ async def bind_inbound(link: Link, names: LaneNames, lane: LaneSettings) -> None
             await link.call(channel, commands.Channel.Close(200, "bound", 0, 0))
 
 
-async def refuse_unusable(link: Link, lane: LaneSettings) -> None:
-    """Raises ConfigurationError, which names all inbound queues of a kind in which no order is kept."""
-    problems = []
+async def refuse_unusable(link: Link, lane: LaneSettings) -> tuple[str, ...]:
+    """Raises ConfigurationError, which names all inbound queues of a kind in which no order is kept, or of
+    which the kind is not known. Returns the classic ones that may have priorities: the right to find that
+    out is missing."""
+    problems, unknown = [], []
     for index, inbound in enumerate(lane.inbound):
-        path = f"lanes.{lane.name}.inbound[{index}].queue"
-        if (problem := await _kind_problem(link, inbound.queue)) is not None:
-            problems.append(f"{path}: {inbound.queue!r} {problem}")
+        path, queue = f"lanes.{lane.name}.inbound[{index}].queue", inbound.queue
+        try:
+            kind = await kind_of_queue(link, queue)
+        except ChannelRefused as refused:
+            if refused.code == NOT_FOUND:
+                raise
+            problems.append(f"{path}: the kind of {queue!r} can't be found out: {refused}")
+            continue
+        has = await has_priorities(link, queue) if kind == CLASSIC else False
+        if has is None:
+            unknown.append(queue)
+        elif (problem := unusable(kind, has_priorities=has)) is not None:
+            problems.append(f"{path}: {queue!r} {problem}")
     if problems:
         raise ConfigurationError(problems)
-
-
-async def _kind_problem(link: Link, queue: str) -> str | None:
-    """What is wrong with the kind of this existing queue."""
-    probe = KindProbe(queue)
-    for _ in range(DIFFERENCES_MAX):
-        channel = await link.open_channel()
-        try:
-            await link.call(channel, QueueDeclare(**probe.declare))
-        except ChannelRefused as refused:
-            if not probe.learn(refused.code, refused.text):
-                return probe.problem
-        else:
-            return None
-    return None
-
-
-class KindProbe:
-    """Finds out what is wrong with the kind of an existing queue; AMQP has no question for it.
-
-    A declare that differs is refused with the first difference and the value that the queue has: with that
-    the next declare comes to the next difference. None can succeed, for no queue has such a priority.
-    """
-
-    def __init__(self, queue: str) -> None:
-        self.problem: str | None = None
-        self._arguments: dict[str, Any] = {"x-max-priority": "impossible"}
-        #: The next declare to try.
-        self.declare: dict[str, Any] = {
-            "queue": queue, "durable": True, "auto_delete": False, "arguments": self._arguments,
-        }  # fmt: skip
-
-    def learn(self, code: int, text: str) -> bool:
-        """Take the refusal of the declare. True: try the next one; else `problem` is the answer."""
-        found = _DIFFERENCE.search(text)
-        if code != PRECONDITION_FAILED or found is None:
-            return False
-        name, value = found["name"], found["value"]
-        if name == "x-max-priority":
-            self.problem = None if value is None else HAS_PRIORITIES
-            return False
-        if name == "x-queue-type" and value == "stream":
-            self.problem = IS_A_STREAM
-            return False
-        if name in ("durable", "auto_delete"):
-            before, self.declare[name] = self.declare[name], value == "true"
-            return bool(before != self.declare[name])
-        return _learn_argument(found, self._arguments)
-
-
-def _learn_argument(difference: re.Match[str], arguments: dict[str, Any]) -> bool:
-    """Take over the argument that the queue has, for the next declare. False: it can't be told."""
-    name, value = difference["name"], difference["value"]
-    if value is None or name in arguments:
-        return False
-    match difference["type"]:
-        case "bool":
-            arguments[name] = value == "true"
-        case kind:
-            arguments[name] = int(value) if kind in _INTEGERS else value
-    return True
-
-
-class QuorumProbe:
-    """Finds out whether an existing queue is a quorum queue; AMQP can't ask for a queue's type.
-
-    A declare as a quorum queue is refused with the first difference. RabbitMQ compares the type last: with
-    the value that the queue has the next declare comes to the next difference.
-    """
-
-    def __init__(self, queue: str) -> None:
-        self.is_quorum: bool | None = None  # None: it can't be told
-        self._arguments: dict[str, Any] = {"x-queue-type": "quorum"}
-        #: The next declare to try. If RabbitMQ accepts it, this is a quorum queue.
-        self.declare: dict[str, Any] = {"queue": queue, "durable": True, "arguments": self._arguments}
-
-    def learn(self, code: int, text: str) -> bool:
-        """Take the refusal of the declare. True: try the next one; else `is_quorum` is the answer."""
-        if code != PRECONDITION_FAILED:
-            return False
-        found = _DIFFERENCE.search(text)
-        if found is not None and _learn_argument(found, self._arguments):
-            return True
-        self.is_quorum = not any(f"'{name}'" in text for name in ("x-queue-type", "durable", "auto_delete"))
-        return False
-
-
-async def is_classic(link: Link, queue: str) -> bool:
-    """Whether `exclusive` means anything on this existing queue."""
-    return await _is_quorum(link, queue) is False
-
-
-async def _is_quorum(link: Link, queue: str) -> bool | None:
-    """Whether this existing queue is a quorum queue. None: it can't be told."""
-    probe = QuorumProbe(queue)
-    for _ in range(DIFFERENCES_MAX):
-        channel = await link.open_channel()
-        try:
-            await link.call(channel, QueueDeclare(**probe.declare))
-        except ChannelRefused as refused:
-            if not probe.learn(refused.code, refused.text):
-                return probe.is_quorum
-        else:
-            await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
-            return True
-    return None
+    return tuple(unknown)

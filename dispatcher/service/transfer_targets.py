@@ -24,7 +24,7 @@ from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTrans
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.publications import Relay
-from dispatcher.service.topology import NOT_FOUND
+from dispatcher.service.queue_kinds import NOT_FOUND
 from dispatcher.wire.origin import origin_text
 
 #: Of RabbitMQ's reply codes: the queue is exclusive to somebody else's connection.

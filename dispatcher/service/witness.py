@@ -18,7 +18,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.lane import Lane
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
-from dispatcher.service.topology import NOT_FOUND
+from dispatcher.service.queue_kinds import NOT_FOUND
 from dispatcher.wire.protocol import LaneNames
 
 POLL_S: Final = 0.1

@@ -256,6 +256,11 @@ class BrokerConnection:
         channel.answer_for_queue(Answer(token, tag))
         self.broker.pump(queue)
 
+    def consume_impossibly(self, number: int, token: Any, name: str) -> None:
+        kind = "quorum" if self._queue(name).quorum else "classic"
+        text = f"invalid arg 'x-stream-offset' for queue '{name}' of queue type rabbit_{kind}_queue"
+        raise Refusal(406, f"PRECONDITION_FAILED - {text}")
+
     def _consume_late(self, number: int, *arguments: Any) -> None:
         if self.open and not self.channels[number].closed:
             self.consume(number, *arguments)

@@ -12,6 +12,7 @@ from pamqp import commands
 from dispatcher.amqp.connection import CODE_FRAME_ERROR
 from dispatcher.amqp.events import Blocked, ChannelClosed, ConnectionClosed, ConnectionEvent, Unblocked
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.service.queue_kinds import IMPOSSIBLE_CONSUME
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
 from dispatcher.sim.connections import BrokerConnection
@@ -93,6 +94,8 @@ class SimLink:
                     dead if None not in dead else None, arguments.get("x-queue-type") == "stream",
                     arguments.get("x-single-active-consumer", False),
                 )  # fmt: skip
+            case commands.Basic.Consume() if method.arguments == IMPOSSIBLE_CONSUME:
+                return self._ask(channel, BrokerConnection.consume_impossibly, method.queue)
             case commands.Basic.Consume():
                 return self._ask(
                     channel, BrokerConnection.consume, method.queue, method.consumer_tag, method.no_ack,

@@ -18,7 +18,8 @@ import pytest
 from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import _check_inbound, _check_parking
 from dispatcher.nodes.servers import Servers
-from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM, parking_arguments, parking_queues
+from dispatcher.service.queue_kinds import HAS_PRIORITIES, unusable
+from dispatcher.service.topology import parking_arguments, parking_queues
 from dispatcher.wire.protocol import LaneNames
 from tests.cli.conftest import Run, as_user
 from tests.conftest import Vhost
@@ -157,7 +158,7 @@ def test_strangers_under_our_names_are_problems(run: Run, vhost: Vhost) -> None:
     [
         (False, {"x-max-priority": 5}, HAS_PRIORITIES),
         (True, {"x-max-priority": 5, "x-max-length": 9}, HAS_PRIORITIES),
-        (False, {"x-queue-type": "stream"}, IS_A_STREAM),
+        (False, {"x-queue-type": "stream"}, unusable("stream", has_priorities=False)),
     ],
 )
 def test_queues_without_order_are_refused_with_and_without_the_management_api(

@@ -11,9 +11,11 @@ from structlog.testing import capture_logs
 
 from dispatcher.errors import ChannelRefused, ConfigurationError
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
-from dispatcher.service.topology import HAS_PRIORITIES, IS_A_STREAM
+from dispatcher.service.queue_kinds import HAS_PRIORITIES, unusable
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
+
+IS_A_STREAM = unusable("stream", has_priorities=False)
 
 
 def _existing(*queues: str) -> dict[str, object]:

@@ -19,8 +19,9 @@ from dispatcher.amqp.link import Link
 from dispatcher.cli import app
 from dispatcher.errors import BrokerUnavailable, DeliveredAgain
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
+from dispatcher.service.queue_kinds import kind_of_queue
 from dispatcher.service.quorum_lock import QuorumLock
-from dispatcher.service.topology import declare_lane, is_classic
+from dispatcher.service.topology import declare_lane
 from tests.service.harness import LANE, Bench, lane
 from tests.waiting import eventually
 
@@ -81,8 +82,19 @@ async def test_a_queue_with_arguments_is_of_the_kind_that_it_is(
     await client.declare("in", **type_, **ARGUMENTS)
     await bench.run(orders=lane())
     assert set(kinds(bench).values()) == {kind}
-    assert await is_classic(client.link, "in") is (kind == "classic")
+    assert await kind_of_queue(client.link, "in") == kind
     await handles(bench, b"1")
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_to_ask_for_the_kind_takes_no_message(bench: Bench, kind: str) -> None:
+    client = await bench.client()
+    await client.declare("in", x_queue_type=kind)
+    client.send("in", b"1", "g")
+    await client.confirmed()
+    assert await kind_of_queue(client.link, "in") == kind
+    (fetched,) = await client.take("in")
+    assert not fetched.redelivered
 
 
 @pytest.mark.parametrize("keys", [{}, {"queue_type": "classic"}], ids=["auto", "classic"])

@@ -10,17 +10,20 @@ from asyncio import to_thread
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 import structlog
 import yaml
+from pamqp import commands
 from typer.testing import CliRunner, Result
 
 from dispatcher.amqp.events import ChannelClosed
 from dispatcher.cli import app
 from dispatcher.client import GroupConsumer
-from dispatcher.errors import ConsumerRefused
+from dispatcher.errors import ChannelRefused, ConfigurationError, ConsumerRefused
+from dispatcher.service.topology import refuse_unusable
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire import protocol
 from tests.amqp.samples import properties, text
@@ -55,10 +58,15 @@ class Users:
         for role, rights in documented().items():
             name = self._names[role] = f"{role}-{uuid.uuid4().hex[:8]}"
             vhost.management(f"users/{name}", "PUT", {"password": "hunter2", "tags": ""})
-            own = {
-                right: pattern.replace("dispatch", vhost.redis_prefix) for right, pattern in rights.items()
-            }
-            vhost.management(f"permissions/{quote(vhost.name, safe='')}/{name}", "PUT", own)
+            self.permit(role, rights)
+
+    def permit(self, role: str, rights: dict[str, str]) -> None:
+        """These rights, for the prefix of the page's example, instead of the documented ones."""
+        own = {
+            right: pattern.replace("dispatch", self._vhost.redis_prefix) for right, pattern in rights.items()
+        }
+        place = f"permissions/{quote(self._vhost.name, safe='')}/{self[role]}"
+        self._vhost.management(place, "PUT", own)
 
     def __getitem__(self, role: str) -> str:
         return self._names[role]
@@ -81,10 +89,20 @@ def users(vhost: Vhost) -> Iterator[Users]:
 
 
 @pytest.fixture
-async def inbound(vhost: Vhost) -> None:
+def without_configure(users: Users) -> None:
+    """The dispatcher may do with its inbound queues what it needs to lead a lane."""
+    users.permit("dispatcher", {**documented()["dispatcher"], "configure": r"^dispatch\.orders(\..*)?$"})
+
+
+async def declare_inbound(vhost: Vhost, **arguments: Any) -> None:
     async with Client.opened(RabbitSettings(url=vhost.amqp_url)) as admin:
         for queue in QUEUES:
-            await admin.declare(queue)
+            await admin.declare(queue, **arguments)
+
+
+@pytest.fixture
+async def inbound(vhost: Vhost) -> None:
+    await declare_inbound(vhost)
 
 
 def running(vhost: Vhost, users: Users) -> Vhost:
@@ -120,6 +138,73 @@ async def test_check_works_with_the_documented_rights(vhost: Vhost, users: Users
             levels = [(each["level"], each["text"]) for each in json.loads(found.stdout)["findings"]]
             assert [text for level, text in levels if level in ("problem", "warning")] == []
             assert "hunter2" not in found.output
+
+
+def findings(file: Path, level: str) -> list[str]:
+    found = json.loads(program(file, "check", "--json").stdout)["findings"]
+    return [each["text"] for each in found if each["level"] == level]
+
+
+@pytest.mark.usefixtures("without_configure")
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_the_kind_of_inbound_queues_is_found_out_by_the_right_to_read(
+    vhost: Vhost, users: Users, tmp_path: Path, kind: str
+) -> None:
+    """What RabbitMQ can keep from a second reader it does, and what came in replicated stays replicated."""
+    await declare_inbound(vhost, x_queue_type=kind)
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**LANES)
+        queues = {queue["name"]: queue["type"] for queue in vhost.management(f"queues/{vhost.name}")}
+        own = {queues[f"{bench.names().exchange}.{word}"] for word in ("control", "command", "lock", "dead")}
+        assert own == {kind}
+        if kind == "classic":
+            async with Client.opened(RabbitSettings(url=vhost.amqp_url)) as admin:
+                with pytest.raises(ChannelRefused, match="in exclusive use"):
+                    await admin.link.call(admin.channel, commands.Basic.Consume(queue=QUEUES[0]))
+        checked = await to_thread(findings, config(tmp_path, vhost, users, "dispatcher"), "problem")
+        assert checked == []
+
+
+@pytest.mark.usefixtures("without_configure")
+async def test_a_stream_is_refused_without_the_right_to_configure_it(
+    vhost: Vhost, users: Users, tmp_path: Path
+) -> None:
+    await declare_inbound(vhost, x_queue_type="stream")
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**LANES, wait=False)
+        runner = bench.runners["orders"]
+        await eventually(lambda: runner.problem is not None and "is a stream" in runner.problem)
+        assert not runner.leaderships
+        problems = await to_thread(findings, config(tmp_path, vhost, users, "dispatcher"), "problem")
+        assert len([text for text in problems if "is a stream" in text]) == len(QUEUES)
+
+
+@pytest.mark.usefixtures("without_configure")
+@pytest.mark.parametrize(
+    ("kind", "unknown"), [("classic", [*QUEUES]), ("quorum", [])], ids=["classic", "quorum"]
+)
+async def test_it_is_told_that_priorities_can_not_be_found_out(
+    vhost: Vhost, users: Users, tmp_path: Path, kind: str, unknown: list[str]
+) -> None:
+    """Only a classic queue can have them. Its lane is led, as ever."""
+    await declare_inbound(vhost, x_queue_type=kind)
+    with structlog.testing.capture_logs() as logs:
+        async with bench_of(running(vhost, users)) as bench:
+            await bench.run(**LANES)
+            warnings = await to_thread(findings, config(tmp_path, vhost, users, "dispatcher"), "warning")
+    told = [line for line in logs if line["event"] == "inbound_priorities_unknown"]
+    assert [line["queues"] for line in told] == ([unknown] if unknown else [])
+    assert [text.split("'")[1] for text in warnings if "configure right" in text] == unknown
+
+
+@pytest.mark.usefixtures("inbound")
+async def test_an_inbound_queue_is_refused_without_the_right_to_read_it(vhost: Vhost, users: Users) -> None:
+    rights = documented()["dispatcher"]
+    users.permit("dispatcher", {**rights, "read": rights["read"].replace(r"|orders\.low", "")})
+    settings = Bench(running(vhost, users)).settings(**LANES)
+    async with Client.opened(settings.rabbitmq) as client:
+        with pytest.raises(ConfigurationError, match=r"inbound\[1\].queue: .* 'orders.low' .*: 403 ACCESS"):
+            await refuse_unusable(client.link, settings.lanes["orders"])
 
 
 @pytest.mark.usefixtures("inbound")

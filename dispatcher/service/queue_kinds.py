@@ -1,0 +1,118 @@
+"""Of what kind an existing queue is; AMQP has no question for it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import BasicConsume, QueueDeclare
+from dispatcher.errors import ChannelRefused, ProtocolViolation
+
+NOT_FOUND: Final = 404
+ACCESS_REFUSED: Final = 403
+PRECONDITION_FAILED: Final = 406
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+#: Why an inbound queue is refused.
+HAS_PRIORITIES: Final = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
+#: Arguments of a consume. No kind of queue takes both, so RabbitMQ refuses it, whoever else reads the queue,
+#: and says of what kind that is. A declare could tell that as well, but it takes the right to configure it.
+IMPOSSIBLE_CONSUME: Final[dict[str, Any]] = {"x-stream-offset": "next", "x-priority": 0}
+_KIND: Final = re.compile(r" of queue type rabbit_(\w+)_queue$")
+#: More arguments than RabbitMQ compares.
+DIFFERENCES_MAX: Final = 20
+_DIFFERENCE: Final = re.compile(
+    r"inequivalent arg '(?P<name>[^']+)' .* but current is "
+    r"(?:none|(?:the value )?'(?P<value>.*?)'(?: of type '(?P<type>\w+)')?)$",
+    re.DOTALL,
+)
+#: AMQP's types of whole numbers, as RabbitMQ calls them.
+_INTEGERS: Final = {
+    "byte", "short", "signedint", "long",
+    "unsignedbyte", "unsignedshort", "unsignedint",
+}  # fmt: skip
+
+
+def kind_named(text: str) -> str | None:
+    """The kind of queue that the refusal of the impossible consume names. None: it was refused otherwise."""
+    found = _KIND.search(text)
+    return found[1] if found else None
+
+
+async def kind_of_queue(link: Link, queue: str) -> str:
+    """What RabbitMQ calls it: `classic`, `quorum`, `stream`, or otherwise. That takes the right to read it.
+
+    Raises ChannelRefused if RabbitMQ does not say it.
+    """
+    channel = await link.open_channel()
+    try:
+        await link.call(channel, BasicConsume(queue=queue, arguments=dict(IMPOSSIBLE_CONSUME)))
+    except ChannelRefused as refused:
+        if (kind := kind_named(refused.text)) is None:
+            raise
+        return kind
+    raise ProtocolViolation(f"RabbitMQ accepted an impossible consumer of {queue!r}")
+
+
+def unusable(kind: str, *, has_priorities: bool) -> str | None:
+    """Why no order can be kept in an inbound queue like this."""
+    if kind not in (CLASSIC, QUORUM):
+        return f"is a {kind}; it must be a classic or quorum queue"
+    return HAS_PRIORITIES if has_priorities else None
+
+
+async def has_priorities(link: Link, queue: str) -> bool | None:
+    """Whether this classic queue has `x-max-priority`. None: that takes the right to configure it."""
+    probe = PriorityProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        channel = await link.open_channel()
+        try:
+            await link.call(channel, QueueDeclare(**probe.declare))
+        except ChannelRefused as refused:
+            if not probe.learn(refused.code, refused.text):
+                return probe.found
+    return None
+
+
+class PriorityProbe:
+    """Finds out whether an existing classic queue has `x-max-priority`.
+
+    A declare that differs is refused with the first difference and the value that the queue has: with that
+    the next declare comes to the next difference. None can succeed, for no queue has such a priority.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.found: bool | None = None
+        self._arguments: dict[str, Any] = {"x-max-priority": "impossible"}
+        #: The next declare to try.
+        self.declare: dict[str, Any] = {
+            "queue": queue, "durable": True, "auto_delete": False, "arguments": self._arguments,
+        }  # fmt: skip
+
+    def learn(self, code: int, text: str) -> bool:
+        """Take the refusal of the declare. True: try the next one; else `found` is the answer."""
+        difference = _DIFFERENCE.search(text)
+        if code != PRECONDITION_FAILED or difference is None:
+            return False
+        name, value = difference["name"], difference["value"]
+        if name == "x-max-priority":
+            self.found = value is not None
+            return False
+        if name in ("durable", "auto_delete"):
+            before, self.declare[name] = self.declare[name], value == "true"
+            return bool(before != self.declare[name])
+        return _learn_argument(difference, self._arguments)
+
+
+def _learn_argument(difference: re.Match[str], arguments: dict[str, Any]) -> bool:
+    """Take over the argument that the queue has, for the next declare. False: it can't be told."""
+    name, value = difference["name"], difference["value"]
+    if value is None or name in arguments:
+        return False
+    match difference["type"]:
+        case "bool":
+            arguments[name] = value == "true"
+        case kind:
+            arguments[name] = int(value) if kind in _INTEGERS else value
+    return True
