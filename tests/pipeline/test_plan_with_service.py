@@ -8,14 +8,17 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from bench.pipeline.live import balances
 from dispatcher.ledger.writer import Ledger
 from dispatcher.pipeline.plan import Wishes
 from dispatcher.pipeline.plan_file import read_plan
 from dispatcher.pipeline.planning import make_plan
 from dispatcher.settings import LedgerSettings
+from tests.conftest import Vhost
 from tests.pipeline.conftest import run_pipeline
 from tests.service.conftest import _plain_log, bench
 from tests.service.harness import Bench, document, lane
@@ -97,3 +100,15 @@ async def test_owners_are_as_planned_and_who_left_is_named(
     assert any(line.startswith("skipped, is with its consumer already: ") for line in again)
     client.send("in", b"last", next(group for group, owner in expected.items() if owner == "c2"))
     await bench.acked("in")
+
+
+@pytest.mark.slow
+async def test_the_next_report_shows_the_balance_that_was_planned(
+    vhost: Vhost, spark: SparkSession, tmp_path: Path
+) -> None:
+    shares = await balances(spark, vhost, tmp_path, 400)
+    assert [share.consumer for share in shares] == ["c1", "c2", "c3"]
+    assert [share.before for share in shares] == [1.0, 0.0, 0.0]
+    assert max(share.promised for share in shares) < 0.4
+    for share in shares:
+        assert share.is_kept, share
