@@ -35,14 +35,15 @@ class Spent(NamedTuple):
     words: str
 
 
-def spend(command: Sequence[str], expected: Sequence[int] = (0,)) -> Spent:
-    """Run it to its end. Ends the program with the command's words if it fails."""
+def spend(command: Sequence[str], expected: Sequence[int] = (0,), **environment: str) -> Spent:
+    """Run it to its end, with these variables besides its own. Ends the program with the command's words if
+    it fails."""
     peaks: dict[int, int] = {}
     worked: dict[int, float] = {}
     java = ""
     with tempfile.TemporaryFile("w+") as log:
         began_s = time.monotonic()
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | environment)
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):

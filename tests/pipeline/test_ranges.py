@@ -22,8 +22,11 @@ from dispatcher.pipeline.ranges import (
     leading,
     without_copies,
 )
-from tests.pipeline.conftest import Everything, run_pipeline
+from tests.pipeline.conftest import Everything, jobs_of, run_pipeline
 from tests.pipeline.test_incremental import Grown, tables
+
+#: Of Spark, also where every window of a run is cut.
+JOBS_MAX = 40
 
 
 def test_few_rows_lie_together_and_windows_say_what_whole_ones_do(spark: SparkSession) -> None:
@@ -80,7 +83,9 @@ def test_a_ledger_with_a_hot_group_is_judged_like_an_even_one(spark: SparkSessio
     in_hot = {rule for _, group, rule, _ in made.violations if group == name_of(HOT)}
     assert in_hot == {"order", "overlap"}
     by_duckdb.make(tmp_path / "ledger", tmp_path / "tables")
+    before = jobs_of(spark)
     report = run_pipeline(spark, tmp_path, range_rows=300).folder
+    assert jobs_of(spark) - before <= JOBS_MAX
     assert differences(report, made) == []
     assert by_duckdb.differences(report, tmp_path / "tables") == []
 
