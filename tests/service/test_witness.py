@@ -17,7 +17,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
 from dispatcher.errors import ChannelRefused
-from dispatcher.service.topology import declare_lane
+from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.service.witness import Witness
 from dispatcher.settings import InboundSettings, LaneSettings, QueueKind, RabbitSettings
 from dispatcher.wire.protocol import LaneNames
@@ -32,7 +32,10 @@ NOW_MS = 1_750_000_000_000
 async def connected(vhost: Vhost, kind: QueueKind = QueueKind.CLASSIC) -> AsyncIterator[Link]:
     link = await Link.open(RabbitSettings(url=vhost.amqp_url), name="witness", on_events=lambda _: None)
     try:
-        lane = LaneSettings(name="orders", queue_type=kind, inbound=(InboundSettings(queue="orders"),))
+        lane = LaneSettings(
+            name="orders", queue_type=kind, inbound=(InboundSettings(queue="in", declare=True),)
+        )
+        await prepare_inbound(link, lane)
         await declare_lane(link, NAMES, lane)
         yield link
     finally:
