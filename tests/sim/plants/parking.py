@@ -61,7 +61,7 @@ def _as_opened(session: Any, change: Callable[[Any], None]) -> None:
     session.report = reporting
 
 
-@planted("loss", "order", "readings", seed=557)
+@planted("loss", "order", "readings", seed=302)
 def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue got back is acked as soon as it is settled."""
 
@@ -71,7 +71,7 @@ def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None
     _as_opened(session, change)
 
 
-@planted("loss", "order", "readings", seed=1007)
+@planted("loss", "order", "readings", seed=215)
 def what_came_back_is_given_back(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue got back, and can't go now, is put into it again."""
 

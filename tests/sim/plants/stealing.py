@@ -48,7 +48,7 @@ def what_is_out_moves_too(lane: Any, session: Any, store: Any) -> None:
     stealing._waiting, stealing._move = everything, move
 
 
-@planted("independence", seed=267)
+@planted("independence", seed=379)
 def windows_never_fall(lane: Any, session: Any, store: Any) -> None:
     """A group that stands still keeps its window."""
     if (windows := lane.state.find(GroupWindows)) is not None:
