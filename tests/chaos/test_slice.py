@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 SECONDS = 30
 #: A plan in which every part of the system is hurt.
 SEED = int(os.environ.get("DISPATCHER_CHAOS_SEED", "1936"))
-#: On a cluster: a node is parted from the others, one is killed, Redis' primary is lost, messages are parked.
+#: On a cluster: a node is parted from the others, one is killed, Redis' primary is lost.
 CLUSTER_SECONDS, CLUSTER_SEED = 45, 712
 NODE_FAULTS = {kind.name for kind in ON_CLUSTER["node"].kinds}
 REDIS_FAULTS = {kind.name for kind in STREAMS["redis"].kinds}
@@ -71,9 +71,9 @@ def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "chaos.json").read_text())
     assert report["violations"] == []
     assert all(lane["handled"] > 30 for lane in report["lanes"].values())
-    struck = {fault["fault"] for fault in report["faults"] if fault["target"]}
-    assert struck & NODE_FAULTS, struck
-    assert "lose_redis_primary" in {fault["fault"] for fault in report["faults"]}
+    happened = {fault["fault"] for fault in report["faults"] if not fault["note"].startswith("skipped")}
+    assert happened & NODE_FAULTS, happened
+    assert "lose_redis_primary" in happened
 
 
 def test_how_long_lanes_may_stand_still_is_asked_of_a_cluster_only(tmp_path: Path) -> None:
