@@ -17,6 +17,7 @@ SLICE: Final = (
     "tests/amqp/test_fidelity.py",
     "tests/service/test_relay.py",
     "tests/service/test_inbound_queues.py",
+    "tests/service/test_rights.py",
     "tests/service/test_without_deprecated.py",
     "tests/redis_store/test_lost_writes.py",
     "tests/redis_store/test_rights.py",
