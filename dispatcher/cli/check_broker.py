@@ -19,7 +19,9 @@ from dispatcher.service.queue_kinds import (
     DIFFERENCES_MAX,
     IMPOSSIBLE_CONSUME,
     QUORUM,
+    KindProbe,
     PriorityProbe,
+    is_cut,
     kind_named,
     unusable,
 )
@@ -125,7 +127,16 @@ def _exchange_errors(connection: BlockingConnection, names: LaneNames) -> list[C
 def _kind(connection: BlockingConnection, queue: str) -> str | None:
     """As dispatcher.service.queue_kinds.kind_of_queue. None: it is not there, or that isn't said."""
     error = refusal(connection, partial(_consume_impossibly, queue=queue))
-    return None if error is None else kind_named(error.reply_text)
+    if error is None:
+        return None
+    if (kind := kind_named(error.reply_text)) is not None or not is_cut(error.reply_text):
+        return kind
+    probe = KindProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
+        if error is None or not probe.learn(error.reply_code, error.reply_text):
+            return probe.kind
+    return probe.kind
 
 
 def _consume_impossibly(channel: BlockingChannel, queue: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from pamqp import commands
+
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.errors import ChannelRefused, ProtocolViolation
@@ -14,12 +16,16 @@ ACCESS_REFUSED: Final = 403
 PRECONDITION_FAILED: Final = 406
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
+STREAM: Final = "stream"
 #: Why an inbound queue is refused.
 HAS_PRIORITIES: Final = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
 #: Arguments of a consume. No kind of queue takes both, so RabbitMQ refuses it, whoever else reads the queue,
 #: and says of what kind that is. A declare could tell that as well, but it takes the right to configure it.
 IMPOSSIBLE_CONSUME: Final[dict[str, Any]] = {"x-stream-offset": "next", "x-priority": 0}
 _KIND: Final = re.compile(r" of queue type rabbit_(\w+)_queue$")
+#: AMQP has 255 bytes for the text, and RabbitMQ cuts it. The names of the queue and its vhost come first.
+_CUT: Final = "..."
+_CUT_KIND: Final = re.compile(r" of queue type rabbit_(\w+)\.\.\.$")
 #: More arguments than RabbitMQ compares.
 DIFFERENCES_MAX: Final = 20
 _DIFFERENCE: Final = re.compile(
@@ -35,24 +41,53 @@ _INTEGERS: Final = {
 
 
 def kind_named(text: str) -> str | None:
-    """The kind of queue that the refusal of the impossible consume names. None: it was refused otherwise."""
-    found = _KIND.search(text)
-    return found[1] if found else None
+    """The kind of queue that the refusal of the impossible consume names. None: it was refused otherwise, or
+    its text is cut before that (`is_cut`)."""
+    if (found := _KIND.search(text)) is not None:
+        return found[1]
+    if (found := _CUT_KIND.search(text)) is not None:  # one letter is enough
+        kinds = (CLASSIC, QUORUM, STREAM)
+        return next((kind for kind in kinds if f"{kind}_queue".startswith(found[1])), None)
+    return None
+
+
+def is_cut(text: str) -> bool:
+    """The text is longer than RabbitMQ shows."""
+    return text.endswith(_CUT)
 
 
 async def kind_of_queue(link: Link, queue: str) -> str:
     """What RabbitMQ calls it: `classic`, `quorum`, `stream`, or otherwise. That takes the right to read it.
 
-    Raises ChannelRefused if RabbitMQ does not say it.
+    If the names of queue and vhost have more than some 140 bytes together, it takes the right to configure
+    it, and without that the answer is `quorum`: what is right for a quorum queue is right for a classic one
+    as well, but that others are kept from reading it. Raises ChannelRefused if RabbitMQ does not say it.
     """
     channel = await link.open_channel()
     try:
         await link.call(channel, BasicConsume(queue=queue, arguments=dict(IMPOSSIBLE_CONSUME)))
     except ChannelRefused as refused:
-        if (kind := kind_named(refused.text)) is None:
+        if (kind := kind_named(refused.text)) is not None:
+            return kind
+        if not is_cut(refused.text):
             raise
-        return kind
+        return await _kind_compared(link, queue)
     raise ProtocolViolation(f"RabbitMQ accepted an impossible consumer of {queue!r}")
+
+
+async def _kind_compared(link: Link, queue: str) -> str:
+    probe = KindProbe(queue)
+    for _ in range(DIFFERENCES_MAX):
+        channel = await link.open_channel()
+        try:
+            await link.call(channel, QueueDeclare(**probe.declare))
+        except ChannelRefused as refused:
+            if not probe.learn(refused.code, refused.text):
+                return probe.kind
+        else:
+            await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+            break
+    return QUORUM
 
 
 def unusable(kind: str, *, has_priorities: bool) -> str | None:
@@ -75,6 +110,34 @@ async def has_priorities(link: Link, queue: str) -> bool | None:
     return None
 
 
+class KindProbe:
+    """Finds out of what kind an existing queue is by declares, which begin with what differs: that is in the
+    text also where it is cut.
+
+    A declare as a quorum queue is refused with the first difference. RabbitMQ compares the type last: with
+    the value that the queue has the next declare comes to the next difference.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.kind = QUORUM  # unless something says otherwise
+        self._arguments: dict[str, Any] = {"x-queue-type": QUORUM}
+        #: The next declare to try. If RabbitMQ accepts it, this is a quorum queue.
+        self.declare: dict[str, Any] = {"queue": queue, "durable": True, "arguments": self._arguments}
+
+    def learn(self, code: int, text: str) -> bool:
+        """Take the refusal of the declare. True: try the next one; else `kind` is the answer."""
+        if code != PRECONDITION_FAILED:
+            return False
+        difference = _DIFFERENCE.search(text)
+        if difference is not None and _learn_argument(difference, self._arguments):
+            return True
+        if "'x-queue-type'" in text:
+            self.kind = difference["value"] if difference is not None and difference["value"] else CLASSIC
+        elif "'durable'" in text or "'auto_delete'" in text:
+            self.kind = CLASSIC
+        return False
+
+
 class PriorityProbe:
     """Finds out whether an existing classic queue has `x-max-priority`.
 
@@ -83,7 +146,7 @@ class PriorityProbe:
     """
 
     def __init__(self, queue: str) -> None:
-        self.found: bool | None = None
+        self.found: bool | None = None  # None: the right to configure the queue is missing
         self._arguments: dict[str, Any] = {"x-max-priority": "impossible"}
         #: The next declare to try.
         self.declare: dict[str, Any] = {
@@ -92,8 +155,11 @@ class PriorityProbe:
 
     def learn(self, code: int, text: str) -> bool:
         """Take the refusal of the declare. True: try the next one; else `found` is the answer."""
+        if code == ACCESS_REFUSED:
+            return False
         difference = _DIFFERENCE.search(text)
         if code != PRECONDITION_FAILED or difference is None:
+            self.found = False  # RabbitMQ does not say it; most queues have none
             return False
         name, value = difference["name"], difference["value"]
         if name == "x-max-priority":
@@ -102,7 +168,9 @@ class PriorityProbe:
         if name in ("durable", "auto_delete"):
             before, self.declare[name] = self.declare[name], value == "true"
             return bool(before != self.declare[name])
-        return _learn_argument(difference, self._arguments)
+        is_learnt = _learn_argument(difference, self._arguments)
+        self.found = None if is_learnt else False
+        return is_learnt
 
 
 def _learn_argument(difference: re.Match[str], arguments: dict[str, Any]) -> bool:

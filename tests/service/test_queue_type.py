@@ -19,7 +19,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.cli import app
 from dispatcher.errors import BrokerUnavailable, DeliveredAgain
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
-from dispatcher.service.queue_kinds import kind_of_queue
+from dispatcher.service.queue_kinds import has_priorities, kind_of_queue
 from dispatcher.service.quorum_lock import QuorumLock
 from dispatcher.service.topology import declare_lane
 from tests.service.harness import LANE, Bench, lane
@@ -95,6 +95,31 @@ async def test_to_ask_for_the_kind_takes_no_message(bench: Bench, kind: str) -> 
     assert await kind_of_queue(client.link, "in") == kind
     (fetched,) = await client.take("in")
     assert not fetched.redelivered
+
+
+#: With the vhost of a test RabbitMQ's text is cut in the kind, before it, or in the name of the queue.
+@pytest.mark.parametrize("size", [128, 150, 255])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_a_lane_over_a_queue_with_a_long_name_is_led(
+    bench: Bench, tmp_path: Path, kind: str, size: int
+) -> None:
+    queue = "in" + "q" * (size - 2)
+    client = await bench.client()
+    await client.declare(queue, x_queue_type=kind)
+    await bench.run(orders=lane(queue))
+    assert set(kinds(bench).values()) == {kind}
+    assert await kind_of_queue(client.link, queue) == kind
+    assert await has_priorities(client.link, queue) is False
+    assert await asyncio.to_thread(told, bench, tmp_path, lane(queue), "problem") == []
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_what_a_long_name_hides_is_taken_for_a_quorum_queue(bench: Bench, kind: str) -> None:
+    """RabbitMQ names the first argument that differs, and no place is left for its value."""
+    queue = "in" + "q" * 248
+    client = await bench.client()
+    await client.declare(queue, x_queue_type=kind, **ARGUMENTS)
+    assert await kind_of_queue(client.link, queue) == "quorum"
 
 
 @pytest.mark.parametrize("keys", [{}, {"queue_type": "classic"}], ids=["auto", "classic"])
@@ -245,8 +270,8 @@ def warnings(bench: Bench, folder: Path) -> list[str]:
     return [word.split("'")[1] for word in told(bench, folder, lane()) if "is a classic queue" in word]
 
 
-def told(bench: Bench, folder: Path, keys: dict[str, Any]) -> list[str]:
-    """What `dispatcher check` warns of."""
+def told(bench: Bench, folder: Path, keys: dict[str, Any], level: str = "warning") -> list[str]:
+    """What `dispatcher check` warns of, or calls a problem."""
     file = folder / "dispatcher.yaml"
     vhost = bench.vhost
     document = {
@@ -256,4 +281,4 @@ def told(bench: Bench, folder: Path, keys: dict[str, Any]) -> list[str]:
     file.write_text(yaml.safe_dump(document))
     result = CliRunner().invoke(app, ["check", "-c", str(file), "--json"])
     findings = json.loads(result.stdout)["findings"]
-    return [finding["text"] for finding in findings if finding["level"] == "warning"]
+    return [finding["text"] for finding in findings if finding["level"] == level]
