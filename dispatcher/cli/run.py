@@ -5,16 +5,11 @@ from __future__ import annotations
 import logging
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dispatcher.cli import options
-
-if TYPE_CHECKING:
-    from dispatcher.service.workers import Worker
-    from dispatcher.settings import Settings
 
 
 class LogLevel(StrEnum):
@@ -48,9 +43,10 @@ def run(
     Several may run with the same configuration: per lane one is active, the others stand by. `workers` in the
     configuration starts several at once.
     """
-    settings = options.load_settings(file)
+    read = partial(options.load_settings, file)
+    settings = read()
     from dispatcher import logs  # with a wrong configuration the line that says so comes at once
-    from dispatcher.service import process, workers
+    from dispatcher.service import process, reloading, workers
 
     as_json = None if log_format is LogFormat.AUTO else log_format is LogFormat.JSON
     configure = partial(
@@ -58,16 +54,11 @@ def run(
     )
     configure()
     if settings.workers == 1:
-        raise typer.Exit(process.run(settings, lambda: options.load_settings(file)))
+        raise typer.Exit(process.run(settings, read))
 
     worker = workers.supervise(settings.workers)
     if isinstance(worker, int):
         raise typer.Exit(worker)
     configure(worker=worker.number)
-    read = partial(_read, file, worker)
-    raise typer.Exit(process.run(read(), read, worker))
-
-
-def _read(file: Path, worker: Worker) -> Settings:
-    """A worker that is started anew reads the file as it is then."""
-    return worker.settings(options.load_settings(file))
+    first = worker.settings(reloading.settings_of_one_more(read, settings))
+    raise typer.Exit(process.run(first, lambda: worker.settings(read()), worker))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import structlog
@@ -12,15 +12,13 @@ import structlog
 from dispatcher.errors import CommandRefused, ConfigurationError, DispatcherError
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.service.lane_runner import LaneRunner
-from dispatcher.service.reloading import Change, changes, refusals
+from dispatcher.service.reloading import Change, Reread, changes, read_again
 from dispatcher.service.replicas import this_process
 from dispatcher.service.spreading import LOOK_S, spread
 from dispatcher.settings import Settings
 
 log = structlog.get_logger()
 
-#: Reads the configuration file again. Raises ConfigurationError.
-Reread = Callable[[], Settings]
 #: How long a lane that is no longer configured may take to stop.
 LANE_STOP_S: Final = 4.0
 
@@ -112,9 +110,7 @@ class Lanes:
         """
         async with self._reloading:
             try:
-                settings = self._reread()
-                if refused := refusals(self._settings, settings):
-                    raise ConfigurationError(refused)
+                settings = read_again(self._reread, self._settings)
                 plan = changes(self._settings, settings)
                 added = [self._runner(settings, name) for name, c in plan.items() if c is Change.STARTED]
                 others = [self._runner(settings, name) for name, c in plan.items() if c is Change.ANEW]

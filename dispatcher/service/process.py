@@ -14,7 +14,8 @@ from dispatcher.http.server import HttpServer
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.ledger.recorder import NO_LEDGER, Both, OpensRecorders
 from dispatcher.ledger.writer import Ledger
-from dispatcher.service.lanes import Lanes, Reread
+from dispatcher.service.lanes import Lanes
+from dispatcher.service.reloading import Reread
 from dispatcher.service.workers import Worker
 from dispatcher.settings import Settings
 from dispatcher.traces.opening import open_traces

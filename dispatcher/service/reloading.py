@@ -7,12 +7,19 @@ say which (`Reload` in the metadata of their fields).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
+import structlog
 from pydantic.fields import FieldInfo
 
+from dispatcher.errors import ConfigurationError
 from dispatcher.settings import LaneSettings, Model, Reload, Settings
+
+log = structlog.get_logger()
+
+#: Reads the configuration file again. Raises ConfigurationError.
+Reread = Callable[[], Settings]
 
 
 class Change(Enum):
@@ -23,6 +30,24 @@ class Change(Enum):
     ANEW = "led anew"
     STARTED = "started"
     STOPPED = "stopped"
+
+
+def read_again(reread: Reread, old: Settings) -> Settings:
+    """What the file says now. Raises ConfigurationError when it is wrong, or a change needs a restart."""
+    new = reread()
+    if refused := refusals(old, new):
+        raise ConfigurationError(refused)
+    return new
+
+
+def settings_of_one_more(reread: Reread, others: Settings) -> Settings:
+    """For a process that starts beside others, which go on with what needs a restart: what the file says now;
+    what the others began with, if that is wrong or refused."""
+    try:
+        return read_again(reread, others)
+    except ConfigurationError as error:
+        log.error("configuration_refused", problems=error.problems)
+        return others
 
 
 def refusals(old: Settings, new: Settings) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dispatcher.nodes.ports import free_ports
 from dispatcher.service.workers import PAUSE_S_MAX, Worker, _Place
@@ -65,6 +66,15 @@ class Workers:
 
         wait_until(have_started, START_S, f"both to start: {self.process.log()[-2000:]}")
         return self.pids()
+
+    def started_anew(self, second: int) -> None:
+        """Kill the second worker, and wait for the next one."""
+        os.kill(second, signal.SIGKILL)
+
+        def has_started() -> bool:
+            return [each["worker"] for each in self.process.logged("dispatcher_started")].count(2) == 2
+
+        wait_until(has_started, START_S, "another one in its place")
 
     def get(self, number: int, path: str) -> str:
         """What this worker answers; nothing while it is away."""
@@ -189,22 +199,40 @@ def test_a_changed_file_is_read_by_all(start: Start) -> None:
 
 
 def test_one_that_is_started_anew_reads_the_file_as_it_is_then(start: Start) -> None:
-    """A wrong one ends nobody else."""
     workers = start()
     both = workers.both()
     file = workers.process.config
-    right = file.read_text()
-    file.write_text("lanes: {}")
-    os.kill(both[2], signal.SIGKILL)
+    file.write_text(file.read_text().replace("200ms", "300ms"))
+    workers.started_anew(both[2])
+    os.kill(workers.process.pid, signal.SIGHUP)
 
-    def codes() -> list[int]:
-        return [each["code"] for each in workers.process.logged("worker_ended")]
+    def told() -> dict[int, dict[str, str]]:
+        return {each["worker"]: each["lanes"] for each in workers.process.logged("configuration_reloaded")}
 
-    wait_until(lambda: len(codes()) >= 2, what="the next one to end")
-    assert codes()[:2] == [-signal.SIGKILL, 1]
-    file.write_text(right.replace("200ms", "300ms"))
-    wait_until(lambda: "leading" in workers.get(2, "/readyz") or "standing by" in workers.get(2, "/readyz"))
+    wait_until(lambda: len(told()) == 2, what="both to read it")
+    assert told() == {1: {"a": "changed", "b": "changed"}, 2: {"a": "unchanged", "b": "unchanged"}}
     assert workers.pids()[1] == both[1]
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_one_that_is_started_anew_takes_over_nothing_that_is_refused(start: Start, wrong: bool) -> None:
+    """Else two workers led a lane under two prefixes."""
+    workers = start()
+    both = workers.both()
+    file = workers.process.config
+    changed = yaml.safe_load(file.read_text()) | {"prefix": "another"}
+    file.write_text("lanes: {}" if wrong else yaml.safe_dump(changed))
+    workers.started_anew(both[2])
+    (refused,) = workers.process.logged("configuration_refused")
+    assert refused["worker"] == 2
+    assert refused["problems"][0].startswith("lanes: " if wrong else "prefix: can't change")
+    (ended,) = workers.process.logged("worker_ended")
+    assert ended["pid"] == both[2]
+
+    def lanes() -> list[str]:
+        return sorted(lane for led in workers.led().values() for lane in led)
+
+    wait_until(lambda: lanes() == ["a", "b"], SPREAD_S, "one leader for each lane")
 
 
 def test_what_refuses_them_is_said_once(start: Start) -> None:
