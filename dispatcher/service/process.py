@@ -16,7 +16,7 @@ from dispatcher.ledger.recorder import NO_LEDGER, Both, OpensRecorders
 from dispatcher.ledger.writer import Ledger
 from dispatcher.service.lanes import Lanes
 from dispatcher.service.reloading import Reread
-from dispatcher.service.workers import Worker
+from dispatcher.service.workers import SERVED_SIGNALS, STOPPING, Worker
 from dispatcher.settings import Settings
 from dispatcher.traces.opening import open_traces
 
@@ -44,6 +44,7 @@ def run(settings: Settings, reread: Reread, worker: Worker | None = None) -> int
     Raises ConfigurationError when RabbitMQ or Redis refuse something that an operator has to change, all
     lanes' problems at once. A server that is only away is waited for.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SERVED_SIGNALS)  # they wait for their handlers
     gc.set_threshold(*GC_THRESHOLDS)
     try:
         import uvloop
@@ -54,18 +55,32 @@ def run(settings: Settings, reread: Reread, worker: Worker | None = None) -> int
 
 
 async def _run(settings: Settings, reread: Reread, worker: Worker | None) -> int:
+    try:
+        await _serve(settings, reread, worker)
+    finally:
+        # The loop and Python take their handlers away: a second SIGTERM would kill what stopped in order.
+        for number in SERVED_SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+    return 0
+
+
+async def _serve(settings: Settings, reread: Reread, worker: Worker | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPPING:
         loop.add_signal_handler(number, stop.set)
+    lanes: Lanes  # nothing waits before there are any, so they are there when a signal is handled
+    loop.add_signal_handler(signal.SIGHUP, lambda: lanes.reload_soon())
+    # Before there is a thread, or the ledger's process, which would inherit it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SERVED_SIGNALS)
     if worker is not None:
         _end_with(worker, stop)
     ledger = open_ledger(settings.ledger) if settings.ledger is not None else None
     traces = _traces(settings, ledger)
     lanes = Lanes(settings, reread, _recorders(ledger, traces))
-    loop.add_signal_handler(signal.SIGHUP, lanes.reload_soon)
     if not await _prepared(lanes, stop):
-        return 0
+        return
     if ledger is not None:
         ledger.start()
     server = HttpServer(settings.http, lanes.runners)
@@ -79,7 +94,6 @@ async def _run(settings: Settings, reread: Reread, worker: Worker | None) -> int
     finally:
         await _stop(lanes, server, ledger, traces)
     log.info("dispatcher_stopped")
-    return 0
 
 
 def _end_with(worker: Worker, stop: asyncio.Event) -> None:

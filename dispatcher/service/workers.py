@@ -30,8 +30,11 @@ STOP_S: Final = 12.0
 PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 30.0
 _STARTED: Final = b"1"
-_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-_SIGNALS: Final = (*_STOPPING, signal.SIGHUP, signal.SIGCHLD)
+#: End a process in order.
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+#: What a process that serves lanes handles. It blocks them before it can, and ignores them when it has ended.
+SERVED_SIGNALS: Final = (*STOPPING, signal.SIGHUP)
+_SIGNALS: Final = (*SERVED_SIGNALS, signal.SIGCHLD)
 
 
 class Worker:
@@ -72,18 +75,16 @@ class _Place:
         self._link, theirs = socket.socketpair()
         self.began_s = time.monotonic()
         sys.stdout.flush()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SERVED_SIGNALS)
         pid = os.fork()
         if pid == 0:
-            signals.close()
+            signals.close(signal.SIG_DFL)
             for place in places:
                 place.close()  # or it would not end with the supervisor
-        else:
-            self.pid = pid
-            theirs.close()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        if pid == 0:
-            return Worker(self.number, theirs)
+            return Worker(self.number, theirs)  # signals wait until its loop handles them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SERVED_SIGNALS)
+        self.pid = pid
+        theirs.close()
         log.info("worker_started", number=self.number, pid=pid)
         return None
 
@@ -141,11 +142,11 @@ class _Signals:
             return set(self._woken.recv(1_000))
         return set()
 
-    def close(self) -> None:
-        """All is as it was."""
+    def close(self, handler: signal.Handlers) -> None:
+        """Signals go to that one."""
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(number, handler)
         self._wakes.close()
         self._woken.close()
 
@@ -168,7 +169,7 @@ class _Supervisor:
             came = self._signals.wait(links, self._timeout_s())
             if signal.SIGHUP in came:
                 self._send(signal.SIGHUP)
-            if came.intersection(_STOPPING):
+            if came.intersection(STOPPING):
                 self._stop()
             for place in self._places:
                 place.hear()
@@ -177,6 +178,7 @@ class _Supervisor:
                 self._send(signal.SIGKILL)
                 self._stop_by = math.inf
         log.info("workers_stopped")
+        self._signals.close(signal.SIG_IGN)
         return self._code
 
     def _due(self) -> list[_Place]:
@@ -224,8 +226,8 @@ class _Supervisor:
 
 
 def supervise(count: int, *, stop_s: float = STOP_S, pause_s: float = PAUSE_S_MIN) -> Worker | int:
-    """Start so many workers. Returns the worker in each of them, and in this process its exit code, when all
-    have ended.
+    """Start so many workers. Returns the worker in each of them, with SERVED_SIGNALS blocked, and in this
+    process its exit code, when all have ended.
 
     That is 0 if all ended with 0 after a SIGTERM or SIGINT. If one can't start for the first time, all end,
     and it is that one's.

@@ -60,9 +60,11 @@ def dispatcher_process(vhost: Vhost, tmp_path: Path) -> Iterator[Starter]:
     """`start(name, redis_url=…, **lanes)` runs a dispatcher in a process of its own."""
     started: list[DispatcherProcess] = []
 
-    def start(name: str = "one", *, changes: dict[str, Any] | None = None, **lanes: Any) -> DispatcherProcess:
+    def start(
+        name: str = "one", *, program: str = "dispatcher", changes: dict[str, Any] | None = None, **lanes: Any
+    ) -> DispatcherProcess:
         settings = document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, lanes)
-        process = DispatcherProcess(tmp_path, name, settings | (changes or {}))
+        process = DispatcherProcess(tmp_path, name, settings | (changes or {}), program)
         started.append(process)
         process.start()
         return process

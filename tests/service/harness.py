@@ -233,7 +233,10 @@ def private_vhost(servers: PrivateServers, name: str = "") -> Vhost:
 class DispatcherProcess:
     """`dispatcher run -c FILE` as a process of its own, with its log in a file beside the configuration."""
 
-    def __init__(self, folder: Path, name: str, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, name: str, settings: dict[str, Any], program: str = "dispatcher"
+    ) -> None:
+        self._program = program  # a module that does the same
         self.config = folder / f"{name}.yaml"
         self.config.write_text(yaml.safe_dump(settings))
         self._log = folder / f"{name}.log"
@@ -246,7 +249,7 @@ class DispatcherProcess:
             log.write(b"\n")  # a killed one may have left half a line
             log.flush()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dispatcher", "run", "-c", str(self.config)],
+                [sys.executable, "-m", self._program, "run", "-c", str(self.config)],
                 cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 preexec_fn=lambda: _prctl(_PDEATHSIG, signal.SIGKILL),
             )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -103,10 +104,10 @@ def start(dispatcher_process: Starter) -> Iterator[Start]:
     """`start()`: lanes `a` and `b`, two workers."""
     made: list[Workers] = []
 
-    def begin(port: int | None = None, **changes: Any) -> Workers:
+    def begin(port: int | None = None, program: str = "dispatcher", **changes: Any) -> Workers:
         port = port or two_ports()
-        listen = {"workers": 2, "http": {"listen": f"127.0.0.1:{port}"}}
-        process = dispatcher_process(changes=listen | changes, a=lane("in-a"), b=lane("in-b"))
+        changes = {"workers": 2, "http": {"listen": f"127.0.0.1:{port}"}} | changes
+        process = dispatcher_process(program=program, changes=changes, a=lane("in-a"), b=lane("in-b"))
         made.append(Workers(process, port))
         return made[-1]
 
@@ -233,6 +234,96 @@ def test_one_that_is_started_anew_takes_over_nothing_that_is_refused(start: Star
         return sorted(lane for led in workers.led().values() for lane in led)
 
     wait_until(lambda: lanes() == ["a", "b"], SPREAD_S, "one leader for each lane")
+
+
+@contextlib.contextmanager
+def second_held_at_start(workers: Workers) -> Iterator[int]:
+    """Kill it. The next one waits where it reads the file, until the block ends."""
+    both = workers.both()
+    file = workers.process.config
+    text = file.read_text()
+    file.unlink()
+    os.mkfifo(file)
+    os.kill(both[2], signal.SIGKILL)
+
+    def opened() -> int | None:
+        with contextlib.suppress(OSError):  # nobody reads
+            return os.open(file, os.O_WRONLY | os.O_NONBLOCK)
+        return None
+
+    with open(wait_until(opened, what="the next one to read"), "w") as held:
+        others = file.with_suffix(".others")
+        others.write_text(text)
+        others.rename(file)
+        yield workers.pids()[2]
+        held.write(text)
+
+
+def wait_until_pending(pid: int, number: signal.Signals) -> None:
+    """It has come, and waits to be handled."""
+
+    def pending() -> bool:
+        return number in signals_of(pid, "ShdPnd")
+
+    wait_until(pending, what=f"{number.name} at {pid}")
+
+
+def signals_of(pid: int, kind: str) -> set[int]:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == kind:
+            return {number for number in range(1, 65) if int(value, 16) >> number - 1 & 1}
+    return set()
+
+
+def test_one_that_starts_keeps_a_reload_for_later(start: Start) -> None:
+    workers = start()
+    with second_held_at_start(workers) as second:
+        os.kill(workers.process.pid, signal.SIGHUP)
+        wait_until_pending(second, signal.SIGHUP)
+
+    def told() -> set[int]:
+        return {each["worker"] for each in workers.process.logged("configuration_reloaded")}
+
+    wait_until(lambda: told() == {1, 2}, START_S, "both to read the file")
+    assert workers.pids()[2] == second
+
+
+def test_sigterm_while_one_starts_ends_all_in_order(start: Start) -> None:
+    workers = start()
+    with second_held_at_start(workers) as second:
+        os.kill(workers.process.pid, signal.SIGTERM)
+        wait_until_pending(second, signal.SIGTERM)
+    assert workers.process.exited(STOP_S_MAX) == 0
+
+
+def test_ctrl_c_while_one_starts_ends_all_in_order(start: Start) -> None:
+    """A terminal sends it to all of them."""
+    workers = start()
+    with second_held_at_start(workers) as second:
+        for pid in (second, workers.pids()[1], workers.process.pid):
+            os.kill(pid, signal.SIGINT)
+        wait_until_pending(second, signal.SIGTERM)  # the supervisor's
+    assert workers.process.exited(STOP_S_MAX) == 0
+
+
+def test_a_reload_while_the_ledger_opens_waits(dispatcher_process: Starter, tmp_path: Path) -> None:
+    one = dispatcher_process(changes={"ledger": {"path": str(tmp_path / "ledger")}}, orders=lane())
+    (writer,) = wait_until(lambda: children(one.pid), START_S, "the ledger's process")
+    os.kill(writer, signal.SIGSTOP)  # the dispatcher waits for it
+    assert not {signal.SIGHUP, signal.SIGTERM, signal.SIGINT} & signals_of(writer, "SigBlk")
+    os.kill(one.pid, signal.SIGHUP)
+    os.kill(writer, signal.SIGCONT)
+    wait_until(lambda: one.logged("configuration_reloaded"), START_S, "it to read the file")
+
+
+def test_signals_that_come_when_one_has_stopped_change_nothing(start: Start) -> None:
+    """systemd and a terminal signal all processes; the supervisor does once more."""
+    workers = start(program="tests.service.signalled_at_exit")
+    workers.both()
+    os.kill(workers.process.pid, signal.SIGTERM)
+    assert workers.process.exited(STOP_S_MAX) == 0
+    assert len(workers.process.logged("signalled")) == 3  # the supervisor, too
 
 
 def test_what_refuses_them_is_said_once(start: Start) -> None:
