@@ -8,7 +8,6 @@ to it: the worker says on it that it has started, and stops when it ends, also b
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import select
 import signal
@@ -76,7 +75,13 @@ class _Place:
         self.began_s = time.monotonic()
         sys.stdout.flush()
         signal.pthread_sigmask(signal.SIG_BLOCK, SERVED_SIGNALS)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes, or too little memory: as if it had ended
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SERVED_SIGNALS)
+            theirs.close()
+            log.error("worker_not_forked", number=self.number, problem=str(error), again_in_s=self.ended())
+            return None
         if pid == 0:
             signals.close(signal.SIG_DFL)
             for place in places:
@@ -175,8 +180,7 @@ class _Supervisor:
                 place.hear()
             self._reap()
             if self._stop_by is not None and time.monotonic() >= self._stop_by:
-                self._send(signal.SIGKILL)
-                self._stop_by = math.inf
+                self._kill()
         log.info("workers_stopped")
         self._signals.close(signal.SIG_IGN)
         return self._code
@@ -191,8 +195,9 @@ class _Supervisor:
 
     def _timeout_s(self) -> float | None:
         times = [place.due_s for place in self._places if place.pid is None and place.due_s]
-        until_s = min(times, default=math.inf) if self._stop_by is None else self._stop_by
-        return None if until_s == math.inf else max(0.0, until_s - time.monotonic())
+        if self._stop_by is not None:
+            times = [self._stop_by]
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _send(self, number: int) -> None:
         for place in self._places:
@@ -202,6 +207,12 @@ class _Supervisor:
         if self._stop_by is None:
             self._stop_by = time.monotonic() + self._stop_s
             self._send(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        for place in self._places:
+            if place.pid is not None:
+                place.send(signal.SIGKILL)
+                self._ended(place, os.waitstatus_to_exitcode(os.waitpid(place.pid, 0)[1]))
 
     def _reap(self) -> None:
         """Also processes that are none of ours: in a container they are given to process 1."""

@@ -421,6 +421,30 @@ def test_one_that_does_not_stop_is_killed(supervised: Begin) -> None:
     assert not any(map(is_there, one.pids().values()))
 
 
+def test_what_a_worker_leaves_behind_is_no_zombie(supervised: Begin) -> None:
+    """In a container it is given to process 1."""
+    one = supervised(1, 30, "orphan")
+    first = wait_until(lambda: one.pids().get(1))
+    (left,) = wait_until(lambda: children(first))
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{left}").exists())
+    assert one.popen.poll() is None
+
+
+def test_without_a_process_for_it_a_worker_starts_later(supervised: Begin) -> None:
+    one = supervised(2, 30, "crowded")
+
+    def pauses() -> list[float]:
+        return [each["again_in_s"] for each in one.logged("worker_not_forked")]
+
+    wait_until(lambda: len(pauses()) >= 2)
+    assert pauses()[:2] == [0.2, 0.4]
+    one.popen.send_signal(signal.SIGUSR1)  # now there are some
+    wait_until(lambda: len(one.pids()) == 2)
+    one.popen.terminate()
+    assert one.popen.wait(TIMEOUT_S) == 0
+
+
 def test_pauses_grow_while_workers_die(supervised: Begin) -> None:
     one = supervised(2, 30, "fail")
 
