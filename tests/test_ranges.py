@@ -74,6 +74,9 @@ def _document(path: Path, value: Any) -> tuple[str, str]:
         case (section, key):
             document[section] = {"path": "/tmp/ledger", key: value} if section == "ledger" else {key: value}
             place = f"{section}.{key}"
+        case (key,):
+            document[key] = value
+            place = key
         case _:
             raise AssertionError(f"{path}: the test does not know how to write it")
     return yaml.safe_dump(document), place
