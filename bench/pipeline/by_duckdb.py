@@ -73,11 +73,17 @@ select lane, {by}, hour, count(*) as hand_overs, count(*) filter (outcome = 'set
     coalesce(round(sum(work_us)), 0)::bigint as busy_us, {lists}
 from worked where ended_at is not null and {by} is not null group by all
 """
+#: The work of a consumer on a day is in whole µs, and days and consumers add up.
 GROUPS = """
 create table by_group as
-select lane, "group", count(*) as messages, sum(cost)::bigint as cost,
-    coalesce(round(sum(work_us)), 0)::bigint as busy_us
-from worked where outcome = 'settled' and "group" is not null group by all
+with parts as (
+    select lane, "group", consumer, day, count(*) as messages, sum(cost) as cost,
+        coalesce(round(sum(work_us)), 0) as busy_us
+    from worked where outcome = 'settled' and "group" is not null group by all
+)
+select lane, "group", sum(messages)::bigint as messages, sum(cost)::bigint as cost,
+    sum(busy_us)::bigint as busy_us
+from parts group by all
 """
 HOT = """
 create table hot_groups as
@@ -99,9 +105,13 @@ from ranked group by lane
 """
 HOLDERS = """
 create table holders as
-select w.lane, rank, w."group", consumer, count(*) as hand_overs,
-    coalesce(round(sum(work_us)), 0)::bigint as busy_us
-from worked w join hot_groups h on w.lane = h.lane and w."group" = h."group" and rank <= 20 group by all
+with parts as (
+    select w.lane, rank, w."group", consumer, day, count(*) as hand_overs,
+        coalesce(round(sum(work_us)), 0) as busy_us
+    from worked w join hot_groups h on w.lane = h.lane and w."group" = h."group" and rank <= 20 group by all
+)
+select lane, rank, "group", consumer, sum(hand_overs)::bigint as hand_overs, sum(busy_us)::bigint as busy_us
+from parts group by all
 """
 COSTS = """
 create table cost_model as
