@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import ChannelClosedByBroker
@@ -18,6 +18,7 @@ from dispatcher.service.queue_kinds import (
     CLASSIC,
     DIFFERENCES_MAX,
     IMPOSSIBLE_CONSUME,
+    PRECONDITION_FAILED,
     QUORUM,
     KindProbe,
     PriorityProbe,
@@ -34,8 +35,6 @@ from dispatcher.service.topology import (
 )
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
-
-_PRECONDITION_FAILED: Final = 406
 
 
 class FoundBroker(NamedTuple):
@@ -104,7 +103,7 @@ def _check_own_names(
         _warn_of_one_place(connection, names, lane, findings)
     errors += _exchange_errors(connection, names)
     for error in errors:
-        if error.reply_code == _PRECONDITION_FAILED:
+        if error.reply_code == PRECONDITION_FAILED:
             findings.problem(f"lanes.{lane.name}: {error.reply_text}; delete it, or choose another prefix")
 
 
@@ -132,10 +131,7 @@ def _kind(connection: BlockingConnection, queue: str) -> str | None:
     if (kind := kind_named(error.reply_text)) is not None or not is_cut(error.reply_text):
         return kind
     probe = KindProbe(queue)
-    for _ in range(DIFFERENCES_MAX):
-        error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
-        if error is None or not probe.learn(error.reply_code, error.reply_text):
-            return probe.kind
+    _find_out(connection, probe)
     return probe.kind
 
 
@@ -214,8 +210,13 @@ def _check_kind(connection: BlockingConnection, path: str, queue: str, findings:
 def _has_priorities(connection: BlockingConnection, queue: str) -> bool | None:
     """As dispatcher.service.queue_kinds.has_priorities."""
     probe = PriorityProbe(queue)
+    _find_out(connection, probe)
+    return probe.found
+
+
+def _find_out(connection: BlockingConnection, probe: KindProbe | PriorityProbe) -> None:
+    """Declare until the probe has its answer."""
     for _ in range(DIFFERENCES_MAX):
         error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))
         if error is None or not probe.learn(error.reply_code, error.reply_text):
-            return probe.found
-    return None
+            return

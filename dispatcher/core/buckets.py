@@ -62,7 +62,7 @@ class Bucket(Group):
         line.epoch, line.last_seq = message.epoch, message.group_seq
 
     def goes_on(self, latest: Original, assigned_epoch: int) -> None:
-        """Each of its ids does, see `went_out`, but for those whose numbers were to begin anew since."""
+        """Each of its ids does, see `count_out`, but for those whose numbers were to begin anew since."""
         self.epoch = assigned_epoch or min(line.epoch for line in self.lines.values())
 
     def count_out(self, message: Original) -> None:

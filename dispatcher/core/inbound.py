@@ -1,8 +1,7 @@
 """Inbound queues, their sources for the delivery pass, and their numbers.
 
 An inbound queue offers its sources to the delivery pass: those in its ring, each with the backlogs that
-eligibility lets pass. `prefetch_window` decides by what is here of it how many originals may be here at a
-time.
+eligibility lets pass. `prefetch_window` decides how many of its originals may be here at a time.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _most(fact: Leading) -> Column:
 
 
 def _cuts(rows: DataFrame, of: Sequence[str], place: Column, most: int) -> DataFrame:
-    """Where windows of more than so many rows are cut: one row for each of these, by a sample. Its rows are
+    """Where windows of more than `most` rows are cut: one row for each window, by a sample. Its rows are
     chosen by their hashes, so that it is the same each time."""
     step = max(1, most // _SAMPLES)
     sample = rows.select(*of, place.alias("place")).where(F.pmod(F.xxhash64("place"), F.lit(step)) == 0)

@@ -60,8 +60,8 @@ async def kind_of_queue(link: Link, queue: str) -> str:
     """What RabbitMQ calls it: `classic`, `quorum`, `stream`, or otherwise. That takes the right to read it.
 
     If the names of queue and vhost have more than some 140 bytes together, it takes the right to configure
-    it, and without that the answer is `quorum`: what is right for a quorum queue is right for a classic one
-    as well, but that others are kept from reading it. Raises ChannelRefused if RabbitMQ does not say it.
+    it, and without that the answer is `quorum`. A lane can read a classic queue as if it were a quorum queue;
+    it then does not keep others from reading it. Raises ChannelRefused if RabbitMQ does not say the kind.
     """
     channel = await link.open_channel()
     try:

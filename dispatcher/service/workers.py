@@ -237,7 +237,7 @@ class _Supervisor:
 
 
 def supervise(count: int, *, stop_s: float = STOP_S, pause_s: float = PAUSE_S_MIN) -> Worker | int:
-    """Start so many workers. Returns the worker in each of them, with SERVED_SIGNALS blocked, and in this
+    """Start `count` workers. Returns the worker in each of them, with SERVED_SIGNALS blocked, and in this
     process its exit code, when all have ended.
 
     That is 0 if all ended with 0 after a SIGTERM or SIGINT. If one can't start for the first time, all end,
