@@ -316,8 +316,9 @@ def _spans_us(leaderships: list[RecordedLeadership], window: Window) -> dict[str
         if each.first_us is not None and each.last_us is not None:
             first = max(each.first_us, window.since_us or each.first_us)
             last = min(each.last_us, window.until_us or each.last_us)
-            ends.setdefault(each.lane, []).extend((first, last))
-    return {lane: max(0, max(times) - min(times)) for lane, times in ends.items()}
+            if first <= last:  # else the leadership lies outside
+                ends.setdefault(each.lane, []).extend((first, last))
+    return {lane: max(times) - min(times) for lane, times in ends.items()}
 
 
 def _overlaps(gap: Gap, window: Window) -> bool:

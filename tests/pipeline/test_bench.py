@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
 import pytest
+from pyspark.sql import SparkSession
 
 from bench.pipeline import by_duckdb
 from bench.pipeline.__main__ import differences
 from bench.pipeline.ledger import make_ledger
 from bench.pipeline.processes import spend
-from tests.pipeline.conftest import Everything
+from dispatcher.pipeline.gaps import Window
+from tests.pipeline.conftest import Everything, run_pipeline
 
 
 def test_planted_faults_are_found_and_nothing_else(everything: Everything) -> None:
@@ -31,12 +34,26 @@ def test_duckdb_makes_the_same_tables_by_sql_of_its_own(everything: Everything, 
     report, database = everything.report.folder, tmp_path / "tables"
     by_duckdb.make(everything.origin, database)
     assert by_duckdb.differences(report, database) == []
+    assert by_duckdb.violation_differences(report, database) == []
     # A cell that differs is told.
     with duckdb.connect(str(database)) as engine:
         engine.execute("update hot_groups set messages = messages + 1 where rank = 1 and lane = 'orders'")
         engine.execute("update lane_stats set waits = [1000000000 + x for x in waits] where lane = 'torn'")
     found = by_duckdb.differences(report, database)
     assert [line.partition(":")[0] for line in found] == ["lane_stats", "hot_groups"]
+
+
+@pytest.mark.slow
+def test_duckdb_makes_the_same_tables_of_a_part_of_time(
+    spark: SparkSession, everything: Everything, tmp_path: Path
+) -> None:
+    """Leaderships, hand-overs and stays in parking queues are cut by its ends."""
+    since, until = datetime(2026, 3, 1, 14, tzinfo=UTC), datetime(2026, 11, 22, 23, 59, 52, tzinfo=UTC)
+    (tmp_path / "ledger").symlink_to(everything.origin)
+    window = Window(*(int(each.timestamp()) * 1_000_000 for each in (since, until)))
+    report = run_pipeline(spark, tmp_path, window).folder
+    by_duckdb.make(everything.origin, tmp_path / "tables", since, until)
+    assert by_duckdb.differences(report, tmp_path / "tables") == []
 
 
 def test_a_ledger_too_small_for_its_faults_is_refused(tmp_path: Path) -> None:

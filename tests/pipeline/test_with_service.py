@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.pipeline import by_duckdb
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.ledger.writer import Ledger
 from dispatcher.nodes.servers import Servers
@@ -168,6 +169,12 @@ async def readers(bench: Bench) -> None:
     await bench.acked("in", READERS)
     await bench.stop(READERS)
     two.die()
+
+
+def test_duckdb_makes_the_same_tables_of_real_lanes(ran: Ran, tmp_path: Path) -> None:
+    by_duckdb.make(ran.report.folder.parent / "ledger", tmp_path / "tables")
+    assert by_duckdb.differences(ran.report.folder, tmp_path / "tables") == []
+    assert by_duckdb.violation_differences(ran.report.folder, tmp_path / "tables") == []
 
 
 def test_what_a_reader_left_in_its_queue_is_followed_to_the_next_one(ran: Ran) -> None:
