@@ -255,7 +255,8 @@ def second_held_at_start(workers: Workers) -> Iterator[int]:
         others = file.with_suffix(".others")
         others.write_text(text)
         others.rename(file)
-        yield workers.pids()[2]
+        # It reads before the supervisor tells its id.
+        yield wait_until(lambda: {workers.pids()[2]} - {both[2]}, what="the next one's id").pop()
         held.write(text)
 
 
