@@ -77,6 +77,9 @@ class IndependenceChecker(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._after_ms = world.scenario.options["steal_after_ms"]
+        #: A step that comes later than this after the one before waited for Redis; the lane asks for a step
+        #: at each look.
+        self._step_ms = min(_TICK_MS, 2 * (self._after_ms or 0) // _LOOKS)
         self._waits: dict[bytes, _Wait] = {}
         self._owners: dict[bytes, Consumer] = {}
         self._moved_at_ms: dict[bytes, int] = {}
@@ -123,7 +126,7 @@ class IndependenceChecker(Checker):
         state = lane.state
         now_ms, asked_at_ms = state.now_ms, self._looked_at_ms
         self._looked_at_ms = now_ms
-        stood_still_ms = max(0, now_ms - asked_at_ms - _TICK_MS)  # its dispatcher waited for Redis
+        stood_still_ms = max(0, now_ms - asked_at_ms - self._step_ms)  # its dispatcher waited for Redis
         room = sum(consumer.credit for consumer in state.by_uuid.values() if _takes_new(consumer))
         if not room or state.reset_until is not None:
             self._waits.clear()
