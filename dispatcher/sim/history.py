@@ -380,11 +380,11 @@ class RunHistory:
     def handed(self, incarnation: str, copy: Copy) -> None:
         life = self._life(copy)
         self.note(incarnation, "got", life.uid, copy.seq, copy.epoch, copy.group_seq, copy.attempt)
+        self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
         if incarnation in self.taken:
-            return  # what its socket still held: it may run, and can't settle any more
+            return  # what its socket still held: it may run, and can't settle any more, unless Redis forgets
         self._tell("handed", life, incarnation, copy)
         life.starts.append((incarnation, copy.seq, copy.attempt))
-        self.in_hand.setdefault(incarnation, {})[copy.seq] = life.uid
 
     def begun(self, incarnation: str, copy: Copy) -> Life:
         """The life of the message: it may kill the consumer that works on it, or hang."""
