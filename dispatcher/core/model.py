@@ -5,9 +5,10 @@ waits in its group's *backlog* until the delivery pass hands it to a consumer.
 
 A *group* is FREE until the delivery pass gives it to a consumer. Under a policy that lets its owner go on it
 is then OWNED; under plain `sequenced` it is BATCHED: one batch is out, and the rest is blocked for every
-consumer. DRAINING means that the owner gets no more, and that the group changes its owner when the last
-message in flight is settled: it was moved, reset or closed, or its consumer is leaving. After a fail-over a
-group with open entries is RECOVERING until each of them has met its original again.
+consumer (with `top_up` only a take-over does that to what is out). DRAINING means that the owner gets no
+more, and that the group changes its owner when the last message in flight is settled: it was moved, reset or
+closed, or its consumer is leaving. After a fail-over a group with open entries is RECOVERING until each of
+them has met its original again.
 
 A *consumer* is one incarnation: one life of a consuming process, from its join to its end. Its states are
 in `consumer_life`: LIVE is the one that matters here.

@@ -108,11 +108,16 @@ def test_o7_no_number_is_taken_again_where_one_is_not_known() -> None:
     assert bench.latest("a3").epoch > EPOCH
 
 
-def test_o7_where_no_owner_is_kept_a_take_over_begins_a_new_epoch() -> None:
+def test_o5_after_a_take_over_what_is_out_is_settled_first() -> None:
+    """Nobody knows whether a number came behind it. So a copy that is lost once more would leave no gap: the
+    next one would begin a new epoch."""
+    clause("O-5", "After a take-over by another dispatcher it first settles what it held then")
     bench = Successor("a1", name="sequenced", top_up=True)
     bench.consumer_lives()
-    bench.comes_back("a1", "a2")
+    assert bench.comes_back("a1", "a2", "a3") == []
+    assert names(bench.settle_seqs("one", 1)) == ["a2", "a3"]
     assert bench.latest("a2").epoch > EPOCH
+    assert names(bench.arrive("a4")) == ["a4"]  # the next assignment is as ever
 
 
 def test_o7_the_latest_number_is_not_given_again_once_it_has_ended_before_another() -> None:

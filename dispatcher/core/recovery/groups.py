@@ -159,13 +159,13 @@ class GroupRecovery:
         state, policy = self._state, self._state.policy
         several = any(message.consumer is not holder for message in out)
         # Under `exclusive` a row is committed with the first dispatch: a group without one lost its owner.
-        is_disowned = policy.keeps_owner and self.redis_complete and not is_owned
+        is_disowned = self.redis_complete and not is_owned
         is_disowned |= group.id in self._disowned
         ends = is_disowned or not holder.stays or any(message.closing for message in out)
         is_pinned_elsewhere = group.pin is not None and group.pin != holder.id
         if is_pinned_elsewhere:
             owner = self._pinned_to(group)
-        if not policy.tops_up:
+        if not policy.keeps_owner:  # whether a number came behind these is not known: they are settled first
             self._hold(group, holder, GroupState.BATCHED)
         elif several or ends or is_pinned_elsewhere or (owner is not None and owner is not holder):
             self._hold(group, holder, GroupState.DRAINING)
@@ -187,10 +187,8 @@ class GroupRecovery:
         return to if self._state.policy.keeps_owner and to is not None and to.stays else None
 
     def _numbers_go_on(self, group: Group, out: list[Original]) -> bool:
-        """Whether the last of these was handed over last: no epoch came later, and Redis lost nothing. Where
-        no owners are kept that is never known."""
-        is_known = self.redis_complete and self._state.policy.keeps_owner
-        is_known = is_known and all(message.group_seq for message in out)
+        """Whether the last of these was handed over last: no epoch came later, and Redis lost nothing."""
+        is_known = self.redis_complete and all(message.group_seq for message in out)
         return is_known and self._row_epochs.get(group.id, 0) <= out[-1].epoch
 
     def _hold(self, group: Group, owner: Consumer, state: GroupState, *, fresh: bool = False) -> None:

@@ -242,7 +242,9 @@ _GROUP_CAUSES: Final[dict[HoldKind, Callable[[_Waiting], bool]]] = {
     HoldKind.PIN_ABSENT: _is_pinned_to_nobody,
     HoldKind.RECOVERING: _comes_back,
     HoldKind.DRAINING: lambda w: len(w.out) == w.facts["in_flight"] > 0,
-    HoldKind.BATCHED: lambda w: not w.lane.state.policy.tops_up and len(w.out) == w.facts["in_flight"] > 0,
+    HoldKind.BATCHED: lambda w: (
+        not w.lane.state.policy.keeps_owner and len(w.out) == w.facts["in_flight"] > 0
+    ),
     HoldKind.WINDOW_FULL: lambda w: len(w.out) == w.facts["in_flight"] >= w.facts["window"] > 0,
     HoldKind.SUSPECT: _is_suspected,
     HoldKind.NUMBER_MISSING: _misses_a_number,
