@@ -40,7 +40,7 @@ class Arrivals(Feature):
                     continue
                 for delivered in signals.delivered:
                     delivered(message)
-            if not (signals.keeping and any(keeps(message) for keeps in signals.keeping)):
+            if not (signals.deferring and any(defers(message) for defers in signals.deferring)):
                 self.accept(message)
 
     def set_common_group(self, message: Original) -> None:
@@ -49,7 +49,7 @@ class Arrivals(Feature):
             message.group_id = self._common_group
 
     def accept(self, message: Original) -> None:
-        """It has arrived, and no feature keeps it any longer."""
+        """It has arrived, and no feature holds it back."""
         if message.is_marker:
             for marked in self._signals.marked:
                 marked(message)

@@ -8,8 +8,8 @@ from typing import Final
 
 from dispatcher.core.model import MessageState, Original
 
-#: Deadlines kept before those of messages that no longer wait are thrown out.
-DEADLINES_KEPT_MIN: Final = 1_000
+#: So many deadlines are there before those of messages that no longer wait are thrown out.
+DEADLINES_MIN: Final = 1_000
 
 
 class Deadlines:
@@ -18,17 +18,17 @@ class Deadlines:
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, Original]] = []  # (deadline, tie breaker, message)
         self._pushed = 0
-        self._kept_max = DEADLINES_KEPT_MIN
+        self._entries_max = DEADLINES_MIN
 
     def watch(self, message: Original) -> None:
         """Remember its deadline, if it has one. Nothing is lost by doing so twice."""
         if message.deadline_at_ms is None:
             return
         heap = self.heap
-        if len(heap) >= self._kept_max:  # mostly of messages that went out long before their deadline
+        if len(heap) >= self._entries_max:  # mostly of messages that went out long before their deadline
             heap[:] = [entry for entry in heap if _waits(entry[2])]
             heapq.heapify(heap)
-            self._kept_max = max(DEADLINES_KEPT_MIN, 2 * len(heap))
+            self._entries_max = max(DEADLINES_MIN, 2 * len(heap))
         self._pushed += 1
         heapq.heappush(heap, (message.deadline_at_ms, self._pushed, message))
 

@@ -59,14 +59,14 @@ class Eligibility:
             return HoldKind.ONE_AT_A_TIME
         state = group.state
         if group.flags is not None or not (state is OWNED or state is FREE):
-            kind = self.kept_back_by(group)
+            kind = self.group_held_by(group)
             if kind is not None:
                 return kind
         if group.in_flight >= group.window:
             return HoldKind.WINDOW_FULL
         return self.head_held_by(head) if head is not None and (head.attempt or self.new_checks) else None
 
-    def kept_back_by(self, group: Group) -> HoldKind | None:
+    def group_held_by(self, group: Group) -> HoldKind | None:
         """What keeps the group from every consumer, however much of it is in flight."""
         if group.flags is not None:
             kind = self.flag_held_by(group)

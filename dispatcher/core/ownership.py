@@ -69,7 +69,7 @@ def stop_incoming(state: LaneState, consumer: Consumer) -> None:
             continue
         if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
             group.become(OWNED)
-            state.keep_owner(group)
+            state.commit_owner(group)
             state.relist_backlogs(group)
             state.rested(group)
 

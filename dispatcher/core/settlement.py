@@ -113,13 +113,13 @@ class Settlement(Feature):
         )  # fmt: skip
         failing = self._state.signals.failing
         is_lost = self._state.absent.is_lost(message)
-        is_kept = not is_lost and any(keeps(message, failed.reason) for keeps in failing)
+        stops = not is_lost and any(stops_at(message, failed.reason) for stops_at in failing)
         self.no_longer_has(consumer, message)
         for settling in self._state.signals.settling:
             settling(consumer, [message])
-        if is_kept:
-            for kept in self._state.signals.kept:
-                kept(message)
+        if stops:
+            for stopped_at in self._state.signals.stopped_at:
+                stopped_at(message)
         else:
             self._state.dead_letter(message, failed.reason)
 

@@ -34,9 +34,9 @@ class Signals:
     delivered: list[MessageListener] = field(default_factory=list)
     #: The journal knows it: it has an entry of it, or it was settled.
     claimed: list[MessageListener] = field(default_factory=list)
-    #: True: this listener keeps an original, or a marker, until it knows more.
-    keeping: list[Callable[[Original], bool]] = field(default_factory=list)
-    #: A consumer has it already. True: this listener kept it, and does so no more.
+    #: True: this listener holds an original, or a marker, back until it knows more.
+    deferring: list[Callable[[Original], bool]] = field(default_factory=list)
+    #: A consumer has it already. True: this listener held it back, and does so no more.
     withdrawing: list[Callable[[Original], bool]] = field(default_factory=list)
     #: An original is new. It may still be refused for what it is.
     accepted: list[MessageListener] = field(default_factory=list)
@@ -56,8 +56,8 @@ class Signals:
     blaming: list[Callable[[Consumer, Ending], tuple[Original, str] | None]] = field(default_factory=list)
     #: A consumer could not process it, for this reason. True: its group has stopped at it.
     failing: list[Callable[[Original, str], bool]] = field(default_factory=list)
-    #: Its consumer has it no more: the listener that keeps it has it wait again.
-    kept: list[MessageListener] = field(default_factory=list)
+    #: A group has stopped at it, and its consumer has it no more: the listener has it wait again.
+    stopped_at: list[MessageListener] = field(default_factory=list)
     #: A message without a group waits that was handed over before. True: this listener has it wait alone.
     setting_aside: list[Callable[[Original], bool]] = field(default_factory=list)
     #: It was in flight, and waits once more.

@@ -112,7 +112,7 @@ class LaneState(SharedFacts):
         group.epoch = 0
         consumer.groups[group] = None
         self.pool.given(consumer)
-        self.keep_owner(group)
+        self.commit_owner(group)
         self.relist_backlogs(group)
         self.rested(group)
 
@@ -120,13 +120,13 @@ class LaneState(SharedFacts):
         """Restart the group's own numbers under an epoch larger than all before (O-3)."""
         group.epoch = self.next_epoch()
         group.last_seq = 0
-        self.keep_owner(group)
+        self.commit_owner(group)
 
     def next_epoch(self) -> int:
         self.epoch_counter += 1
         return self.epoch_counter
 
-    def keep_owner(self, group: Group) -> None:
+    def commit_owner(self, group: Group) -> None:
         """Commit the owner of the group. Epoch 0 says that nothing was dispatched since it was assigned."""
         if self.policy.keeps_owner and group.owner is not None and group.state is not GroupState.DRAINING:
             self.effects.owners[group.id] = self.owner_row(group, group.owner)

@@ -15,7 +15,7 @@ from dispatcher.core.feature import Feature
 from dispatcher.core.forwarding.rules import of_this_lane
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.membership.liveness import Liveness
-from dispatcher.core.membership.rows import keep_row
+from dispatcher.core.membership.rows import commit_incarnation
 from dispatcher.core.model import Consumer
 from dispatcher.core.operators.commands import Arguments, Commands, argument
 from dispatcher.core.state import LaneState
@@ -98,7 +98,7 @@ class Evictions(Feature):
         consumer.evicted_by = by
         state.counters["consumers_evicted"] += 1
         self._tell(consumer, by)
-        keep_row(state, consumer)
+        commit_incarnation(state, consumer)
         self._liveness.mark(consumer)
 
     def _tell(self, consumer: Consumer, by: EvictedBy) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dispatcher.core.feature import Feature
-from dispatcher.core.membership.rows import keep_row
+from dispatcher.core.membership.rows import commit_incarnation
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import Heartbeat, Join, Leave, Settle
 
@@ -36,7 +36,7 @@ class Identities(Feature):
                 return True
         elif consumer.user is None:
             consumer.user = word.user
-            keep_row(state, consumer)
+            commit_incarnation(state, consumer)
             return True
         elif consumer.user == word.user:
             return True

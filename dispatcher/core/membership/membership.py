@@ -18,7 +18,7 @@ from dispatcher.core.forwarding.orders import ReclaimQueue
 from dispatcher.core.forwarding.rules import NOBODY_JOINS, of_this_lane
 from dispatcher.core.membership.liveness import Liveness
 from dispatcher.core.membership.revocation import Revocation, vacate
-from dispatcher.core.membership.rows import incarnation_row, keep_row
+from dispatcher.core.membership.rows import commit_incarnation, incarnation_row
 from dispatcher.core.model import Consumer
 from dispatcher.core.notices import answer, send_notice
 from dispatcher.core.orders import SendNotice
@@ -179,7 +179,7 @@ class Membership(Feature):
         consumer = self._enter(
             self._last_number, IncarnationRow(name, uuid, queue, n, prefetch, "live", user, bundle)
         )
-        keep_row(state, consumer)
+        commit_incarnation(state, consumer)
         state.counters["joins"] += 1
         for joined in state.signals.consumer_joined:
             joined(consumer)
@@ -216,7 +216,7 @@ class Membership(Feature):
         consumer.queue, consumer.ping_unanswered = join.queue, False
         state.by_queue[join.queue] = consumer
         if consumer.evicted_by is not None:  # in the new one it will hear that it was taken back
-            keep_row(state, consumer)
+            commit_incarnation(state, consumer)
             return
         consumer.n = join.n
         consumer.credit += join.prefetch - consumer.prefetch
@@ -225,7 +225,7 @@ class Membership(Feature):
         state.log_event("consumer_returned", consumer=join.consumer, incarnation=join.incarnation, n=join.n)
         self._reports.report(consumer, join)
         if self.liveness.must_pause(consumer):
-            keep_row(state, consumer)
+            commit_incarnation(state, consumer)
             self._answer(join, TYPE_WELCOME)
         else:
             self.resume(consumer)
@@ -238,7 +238,7 @@ class Membership(Feature):
 
     def _welcome(self, consumer: Consumer) -> None:
         self.liveness.found(consumer)
-        keep_row(self._state, consumer)
+        commit_incarnation(self._state, consumer)
         send_notice(self._state, consumer, TYPE_WELCOME)
         self._reports.ask(consumer)
         self._state.refresh_credit(consumer)
@@ -263,7 +263,7 @@ class Membership(Feature):
             leaves(consumer)
         state.log_event("consumer_leaving", consumer=consumer.id, in_flight=len(consumer.in_flight))
         state.pool.discard(consumer)
-        keep_row(state, consumer)
+        commit_incarnation(state, consumer)
         vacate(state, consumer)
         self.finish_leaving(consumer)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.membership.evictions import ending_of
-from dispatcher.core.membership.rows import keep_row
+from dispatcher.core.membership.rows import commit_incarnation
 from dispatcher.core.model import Backlog, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
 from dispatcher.core.ownership import change_owner, disown, drain, stop_incoming
@@ -25,7 +25,7 @@ class Revocation:
         consumer.become(ConsumerState.REVOKED)
         state.pool.discard(consumer)
         state.effects.records.append(IncarnationEnded(consumer.number))
-        keep_row(state, consumer)
+        commit_incarnation(state, consumer)
         del state.by_uuid[consumer.uuid], state.by_id[consumer.id], state.by_number[consumer.number]
         if state.by_queue.get(consumer.queue) is consumer:
             del state.by_queue[consumer.queue]
@@ -55,7 +55,7 @@ class Revocation:
         signals = self._state.signals
         for blame in signals.blaming:
             blamed = blame(consumer, ending_of(consumer))
-            if blamed is not None and not any(is_kept(*blamed) for is_kept in signals.failing):
+            if blamed is not None and not any(stops_at(*blamed) for stops_at in signals.failing):
                 return blamed
         return None, ""
 

@@ -21,6 +21,6 @@ def incarnation_row(consumer: Consumer) -> IncarnationRow:
     )  # fmt: skip
 
 
-def keep_row(state: LaneState, consumer: Consumer) -> None:
-    """Commit it."""
+def commit_incarnation(state: LaneState, consumer: Consumer) -> None:
+    """Commit what the consumer is now."""
     state.effects.incarnations[consumer.number] = incarnation_row(consumer)

@@ -77,7 +77,7 @@ class Transfers:
             del operation.out[message]
         self._take_in_order(operation)
         if operation.problem is not None:
-            self._keep_unpublished(operation)
+            self._leave_unpublished(operation)
             return not operation.out
         if state.lane_holds.publishers_blocked or state.now_ms < state.lane_holds.suspended_until_ms:
             return not (operation.out or operation.scope)
@@ -130,7 +130,7 @@ class Transfers:
             self._take_out(operation, message)
             self._gone(operation, message)
 
-    def _keep_unpublished(self, operation: Operation) -> None:
+    def _leave_unpublished(self, operation: Operation) -> None:
         for message in [m for m, sent in operation.out.items() if sent is Sent.BEFORE]:
             del operation.out[message]
             operation.staying.append(message)

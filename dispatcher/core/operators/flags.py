@@ -186,24 +186,24 @@ def set_paused(state: LaneState, group: Group, *, paused: bool) -> None:
     """Hand over nothing more of it; or let it go on."""
     flags = flags_of(group) or GroupFlags()
     flags.paused, flags.paused_at_ms = paused, state.now_ms if paused else None
-    _keep(state, group, flags)
+    _commit(state, group, flags)
 
 
 def set_pin(state: LaneState, group: Group, name: str | None, consumer: Consumer | None) -> None:
     """That consumer alone gets it; with None any consumer may."""
     flags = flags_of(group) or GroupFlags()
     flags.pin, group.pinned_to = name, consumer
-    _keep(state, group, flags)
+    _commit(state, group, flags)
 
 
 def set_stop(state: LaneState, group: Group, stop: Stop | None) -> None:
     """It has stopped there; with None it goes on."""
     flags = flags_of(group) or GroupFlags()
     flags.stop = stop
-    _keep(state, group, flags)
+    _commit(state, group, flags)
 
 
-def _keep(state: LaneState, group: Group, flags: GroupFlags) -> None:
+def _commit(state: LaneState, group: Group, flags: GroupFlags) -> None:
     """Commit the flags of a group, and list its backlogs anew as they say."""
     group.flags = flags if flags else None
     if flags:

@@ -54,7 +54,7 @@ class Stops(Feature):
         self.pending = (state.awaiting_decision,)
         if state.stops_failed:
             state.signals.failing.append(self._stops_at)
-            state.signals.kept.append(self._wait_in_front)
+            state.signals.stopped_at.append(self._wait_in_front)
             state.signals.dispatched.append(self._one_is_out)
             state.eligibility.one_at_a_time = True
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)

@@ -54,7 +54,7 @@ class Dedup(Feature):
         self._memory: deque[IdRange] = deque()
         self._doubts: deque[IdRange] = deque()
         self.remembered = 0  # ids in that memory
-        state.signals.keeping.append(self.holds)
+        state.signals.deferring.append(self.holds)
         state.signals.withdrawing.append(self.withdraw)
         state.signals.claimed.append(self.came_back)
         state.signals.lost.append(self.lost_sight_of)

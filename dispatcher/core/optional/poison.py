@@ -72,7 +72,7 @@ class Suspects(Feature):
         for consumer in self._state.by_uuid.values():
             messages = list(consumer.in_flight.values())
             if len(messages) == 1 and messages[0].deaths > self.suspect_after:
-                self._keep_for(consumer, messages[0])
+                self._reserve_for(consumer, messages[0])
 
     def events(self) -> Mapping[type, Handler]:
         return {Settle: self._told, Heartbeat: self._told}
@@ -183,7 +183,7 @@ class Suspects(Feature):
             if chosen is None:
                 return
             consumer, message = chosen
-            self._keep_for(consumer, message)
+            self._reserve_for(consumer, message)
             state.refresh_credit(consumer)
             self._hand_over_if_empty(consumer)
 
@@ -220,7 +220,7 @@ class Suspects(Feature):
                 return
             self._let_go(consumer)
             self._state.refresh_credit(consumer)
-            self._keep_for(other, message)
+            self._reserve_for(other, message)
             self._state.refresh_credit(other)
             consumer = other
         self._state.log_message(message, "suspect_tried_alone", consumer=consumer.id, deaths=message.deaths)
@@ -244,7 +244,7 @@ class Suspects(Feature):
             head_changed(state, backlog)
         inbound.repay(message.cost)
 
-    def _keep_for(self, consumer: Consumer, message: Original) -> None:
+    def _reserve_for(self, consumer: Consumer, message: Original) -> None:
         consumer.alone_with = message
         self._alone[consumer] = None
 
@@ -261,7 +261,7 @@ class Suspects(Feature):
         backlog = backlog_of(self._state, message)
         if backlog is None:
             return True
-        held_by = self._state.eligibility.kept_back_by(backlog.group)
+        held_by = self._state.eligibility.group_held_by(backlog.group)
         return held_by is None and backlog.head() is message
 
     def _may_have(self, consumer: Consumer, message: Original) -> bool:

@@ -173,7 +173,7 @@ class SequenceNumbers(Feature):
         number = self._behind_gone(group_id, number + 1) - 1
         if gone:
             self._gone[group_id] = {one for one in gone if one > number}
-        self._keep(group_id, number)
+        self._commit_last(group_id, number)
 
     def _behind_gone(self, group_id: bytes, number: int) -> int:
         """The first number from this one on that has not ended before its turn."""
@@ -182,7 +182,7 @@ class SequenceNumbers(Feature):
             number += 1
         return number
 
-    def _keep(self, group_id: bytes, last: int) -> None:
+    def _commit_last(self, group_id: bytes, last: int) -> None:
         self._last[group_id] = self._state.effects.sequences[group_id] = last
         if len(self._last) > self._state.options.sequences_max:
             idle, _ = self._last.popitem(last=False)

@@ -113,7 +113,7 @@ class GroupRecovery:
             self._hold(group, holder, GroupState.OWNED if state.policy.tops_up else GroupState.BATCHED)
             if state.policy.tops_up and group.pin is not None and group.pin != holder.id:
                 drain(state, group, self._pinned_to(group))
-            state.keep_owner(group)
+            state.commit_owner(group)
         elif group.state is GroupState.OWNED and group.owner is not holder:
             drain(state, group, group.owner if state.policy.keeps_owner else None)
         if message.closing and group.state is GroupState.OWNED:
@@ -179,7 +179,7 @@ class GroupRecovery:
                     out[-1], self._row_epochs.get(group.id, 0)
                 )  # so that its consumer misses a copy that is lost once more
             if owner is None:
-                state.keep_owner(group)
+                state.commit_owner(group)
 
     def _pinned_to(self, group: Group) -> Consumer | None:
         """Whom it goes to next, under a policy with owners."""

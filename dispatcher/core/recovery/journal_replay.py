@@ -114,7 +114,7 @@ class JournalReplay:
 
     def end(self, entry: JournalEntry) -> None:
         """The original of an entry that was taken out is settled."""
-        self._keep_unproven(entry.inbound, entry.arrival, entry.fingerprint)
+        self._note_unproven(entry.inbound, entry.arrival, entry.fingerprint)
         if self.others is not None and not is_known_inbound(entry.inbound):
             self.others.ended(entry)
 
@@ -153,25 +153,25 @@ class JournalReplay:
             if entry is not None:
                 inbound, arrival = entry.inbound, entry.arrival
                 self.entries.pop((inbound, arrival), None)
-                self._keep_unproven(inbound, arrival, entry.fingerprint)
+                self._note_unproven(inbound, arrival, entry.fingerprint)
                 if self.others is not None and not is_known_inbound(inbound):
                     self.others.ended(entry)
 
     def _prove(self, record: ProvenAcks) -> None:
         unproven = self.unproven.get(record.inbound, {})
         arrivals = list(islice(unproven, record.count))
-        self._kept(record.inbound).extend([(arrival, unproven.pop(arrival)) for arrival in arrivals])
+        self._proven_of(record.inbound).extend([(arrival, unproven.pop(arrival)) for arrival in arrivals])
 
     def _read_settled(self, record: SettledEntries) -> None:
         if not record.proven:
             for arrival, fingerprint in record.entries:
-                self._keep_unproven(record.inbound, arrival, fingerprint)
+                self._note_unproven(record.inbound, arrival, fingerprint)
             return
         unproven = self.unproven.get(record.inbound)
         if unproven:
             for arrival, _ in record.entries:
                 unproven.pop(arrival, None)
-        self._kept(record.inbound).extend(record.entries)
+        self._proven_of(record.inbound).extend(record.entries)
 
     def _used(self, incarnation: int, highest: int) -> None:
         if incarnation == NOBODY:
@@ -186,13 +186,13 @@ class JournalReplay:
             self._by_seq.pop((entry.incarnation, entry.seq), None)
         return entry
 
-    def _keep_unproven(self, inbound: QueueId, arrival: Arrival, fingerprint: bytes) -> None:
+    def _note_unproven(self, inbound: QueueId, arrival: Arrival, fingerprint: bytes) -> None:
         unproven = self.unproven.setdefault(inbound, {})
         unproven.pop(arrival, None)  # settled again: it moves to the end
         unproven[arrival] = fingerprint
 
-    def _kept(self, inbound: QueueId) -> deque[tuple[Arrival, bytes]]:
-        kept = self.proven.get(inbound)
-        if kept is None:
-            kept = self.proven[inbound] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
-        return kept
+    def _proven_of(self, inbound: QueueId) -> deque[tuple[Arrival, bytes]]:
+        proven = self.proven.get(inbound)
+        if proven is None:
+            proven = self.proven[inbound] = deque(maxlen=PROVEN_PER_INBOUND_MAX)
+        return proven

@@ -393,7 +393,7 @@ def released_behind_its_followers(lane: Any, session: Any, store: Any) -> None:
         if backlog is not None:
             backlog.messages.rotate(-1)
 
-    lane.state.signals.kept.append(wait_behind)
+    lane.state.signals.stopped_at.append(wait_behind)
 
 
 @planted("limits", seed=21)
