@@ -11,6 +11,8 @@ from dispatcher.nodes.process import GuardedProcess
 #: After so long without any sign of progress there will be none.
 STUCK_S: Final = 60.0
 POLL_S: Final = 0.02
+#: Between two looks for signs: what a process does costs a look at every process of the machine.
+SIGNS_S: Final = 0.5
 #: Time between two looks counts up to so much: more has passed while this process itself stood still.
 _LOOK_S_MAX: Final = 3.0
 
@@ -40,11 +42,13 @@ def wait_while_it_goes_on(
     done: Callable[[], bool], signs: Callable[[], object], limit_s: float = STUCK_S
 ) -> bool:
     """Wait until `done`; False when that has not happened, and nothing in `signs` has changed for
-    `limit_s`."""
-    patience = Patience(limit_s)
+    `limit_s`. It looks for signs twice a second."""
+    patience, next_look = Patience(limit_s), 0.0
     while not done():
-        if not patience.lasts(signs()):
-            return False
+        if time.monotonic() >= next_look:
+            if not patience.lasts(signs()):
+                return False
+            next_look = time.monotonic() + SIGNS_S
         time.sleep(POLL_S)
     return True
 

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from dispatcher.demo import queues
-from dispatcher.demo.patience import Patience
+from dispatcher.demo.patience import Patience, wait_while_it_goes_on
 from dispatcher.demo.pipeline import PipelineFailed, run_pipeline
 from dispatcher.demo.producer import publish
 from dispatcher.demo.run import _folder
@@ -56,6 +56,14 @@ def test_time_in_which_the_demo_itself_stood_still_hardly_counts() -> None:
     assert waits.lasts("")
     clock.now += 3_600
     assert waits.lasts("")
+
+
+def test_it_looks_often_whether_it_is_over_and_seldom_for_signs() -> None:
+    """To look for what a process does took half a processor, beside what was waited for."""
+    looks, asked, until = count(), count(), time.monotonic() + 0.3
+    assert wait_while_it_goes_on(lambda: next(looks) > 2 and time.monotonic() > until, lambda: next(asked))
+    assert next(looks) > 3
+    assert next(asked) <= 2
 
 
 def test_a_broker_that_says_nothing_ends_the_publishing() -> None:
