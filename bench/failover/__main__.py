@@ -27,6 +27,8 @@ from tests.recovery.scene import scene_of
 
 DEFAULT: Final = "kill,stop,freeze,rolling"
 TABLE_WIDTH: Final = 110
+#: Of the consumers.
+KINDS: Final = ("async", "async", "async", "blocking")
 
 
 def arguments(given: list[str]) -> argparse.Namespace:
@@ -60,6 +62,7 @@ def own_vhost(servers: Servers) -> Iterator[Vhost]:
 async def run(vhost: Vhost, folder: Path, options: argparse.Namespace, console: Console) -> list[Measured]:
     """Raises AssertionError with what was lost, doubled or out of order."""
     async with scene_of(vhost, folder, options.policy, seed=1, rate=options.rate) as scene:
+        scene.kinds = KINDS
         await scene.begin(options.replicas, heartbeat=f"{options.heartbeat}s")
         found = []
         for name in options.harms.split(","):

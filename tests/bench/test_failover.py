@@ -23,7 +23,7 @@ def _bench(servers: Servers, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_every_harm_is_measured(servers: Servers) -> None:
-    ended = _bench(servers, "--rounds", "1", "--replicas", "2", "--heartbeat", "1")
+    ended = _bench(servers, "--rounds", "1", "--replicas", "2", "--heartbeat", "1", "--rate", "200")
     assert ended.returncode == 0, ended.stderr
     for harm in ("kill", "stop", "freeze", "rolling"):
         assert f"{harm} 1: " in ended.stdout

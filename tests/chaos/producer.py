@@ -26,9 +26,8 @@ from dispatcher.client import BlockingGroupProducer, GroupProducer
 from dispatcher.errors import SendFailed
 from dispatcher.judge.record import UNGROUPED, MessageKey
 from dispatcher.settings import RabbitSettings
-from tests.recovery.load import NumberingProducer, Numbers
+from tests.recovery.load import CLUSTER_HEARTBEAT_S, NumberingProducer, Numbers
 from tests.recovery.rules import is_closing
-from tests.recovery.scene import CLUSTER_HEARTBEAT_S
 
 SENT, CONFIRMED, REPEATED = "sent", "confirmed", "repeated"
 #: Sent and not confirmed at most: after a lost connection all of these may be in the broker twice.

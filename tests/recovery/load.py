@@ -24,6 +24,8 @@ BURST_S = 0.01
 MESSAGES_PER_NEW_GROUP = 60
 UNGROUPED_SHARE = 0.05
 RETRY_S = 0.1
+#: Of clients of a cluster: so a frozen node is noticed within a few seconds.
+CLUSTER_HEARTBEAT_S = 4
 
 
 class Numbers:

@@ -24,7 +24,7 @@ from dispatcher.judge.record import STARTED, HandlingRecord, MessageKey, read_re
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
-from tests.recovery.load import NumberingProducer
+from tests.recovery.load import CLUSTER_HEARTBEAT_S, NumberingProducer
 from tests.recovery.rules import FAILED, is_closing
 from tests.service.clients import Client
 from tests.service.harness import (
@@ -43,16 +43,16 @@ QUEUES = ["high", "low"]
 GROUPS = 40
 WORK_MS = 4
 #: Of the consumers that are there from the beginning, see tests.recovery.worker.
-KINDS = ("async", "async", "async", "blocking")
-PREFETCH = 30
-RATE = 400
+KINDS = ("async", "async", "blocking")
+PREFETCH = 20
+RATE = 200
+#: More than consumers have in hand: so many only follow if the lane goes on.
+MORE = 100
 #: Newer brokers drop a message at the 21st lost connection if nobody says otherwise.
 DELIVERY_LIMIT = 100_000
 #: When no handling has begun for so long at the end, nothing more comes. Each look reads the whole record.
 PATIENCE_S = 60.0
 LOOK_S = 0.5
-#: Of clients of a cluster: so a frozen node is noticed within a few seconds.
-CLUSTER_HEARTBEAT_S = 4
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Scene:
         self.dispatcher_killed_at: list[float] = []  # seconds since 1970
         self.forgotten: list[Forgotten] = []
         self.work_ms = WORK_MS
-        self.kinds = KINDS
+        self.kinds: tuple[str, ...] = KINDS
         self._lives_of: dict[str, int] = {}
         self._counted: dict[Path, tuple[int, int]] = {}  # of each record: bytes read, handlings in them
 
@@ -129,7 +129,7 @@ class Scene:
         self.start_consumers()
         await self.has_consumers(len(self.lives))
         self.producer.start()
-        await self.handled(200)
+        await self.handled(MORE)
 
     def leading(self) -> DispatcherProcess | None:
         """Who leads now, as far as the logs say: the latest of those that are alive."""
@@ -294,7 +294,7 @@ class Scene:
             self._counted[path] = (offset + len(whole), count + whole.count(f"{STARTED} ".encode()))
         return sum(count for _, count in self._counted.values())
 
-    async def goes_on(self, count: int = 200, timeout_s: float = START_S) -> None:
+    async def goes_on(self, count: int = MORE, timeout_s: float = START_S) -> None:
         """Wait until that many more handlings have begun."""
         await self.handled(self.started() + count, timeout_s)
 
@@ -345,8 +345,20 @@ class Scene:
             left = {queue: await client.ready(queue) for queue in QUEUES}
             dead = await client.take(f"{names}.dead")
         found = [f"left in {queue}: {count} messages" for queue, count in left.items() if count]
-        found += wrongly_dead([(m.body, m.properties) for m in dead], self.record(), once=not self.forgotten)
-        return found
+        record = self.record()
+        return found + wrongly_dead(
+            [(m.body, m.properties) for m in dead], record, once=True, repeated=self._given_up_twice(record)
+        )
+
+    def _given_up_twice(self, record: list[HandlingRecord]) -> frozenset[MessageKey]:
+        """What failed shortly before it was forgotten may be handed over, and given up, again."""
+        return frozenset(
+            handling.message
+            for handling in record
+            if handling.failed
+            and handling.end is not None
+            and any(gap.since <= handling.end <= gap.until for gap in self.forgotten)
+        )
 
     async def close(self) -> None:
         for life in self.living():

@@ -47,7 +47,7 @@ async def test_others_get_its_messages(vhost: Vhost, open_scene: OpenScene, poli
         life = scene.random.choice(scene.living()[:-1])  # the latest may have nothing in hand yet
         scene.kill_consumer(life)
         scene.start_consumer(life.consumer_id, KIND)
-        await scene.goes_on(150)
+        await scene.goes_on()
         await scene.has_consumers(4)
     await scene.verify()
     times = _reached_s(scene, scene.record())

@@ -18,7 +18,7 @@ from tests.recovery.scene import Scene
 from tests.spec.lane_bench import clause
 
 #: More for a soak: DISPATCHER_TEST_KILLS=1000.
-KILLS = int(os.environ.get("DISPATCHER_TEST_KILLS", "6"))
+KILLS = int(os.environ.get("DISPATCHER_TEST_KILLS", "5"))
 TIMEOUT_S = 300 + 20 * KILLS  # on a busy machine
 #: Every so many kills of a dispatcher one consumer dies as well.
 CONSUMER_KILL_EVERY = 4

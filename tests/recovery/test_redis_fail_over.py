@@ -29,7 +29,7 @@ from tests.waiting import SHARED, eventually
 #: From the moment in which the new primary is there to the next message.
 STALL_S = 5.0 * SHARED
 #: How many handlings go by that the replica does not learn of: more than five seconds of the load.
-UNSEEN = 2_100
+UNSEEN = 1_050
 POLICY = "exclusive"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -96,5 +96,5 @@ async def test_there_and_back_between_masters_that_know_nothing_of_each_other(
         await scene.goes_on(UNSEEN)
         for there in (other, one, other, one):
             proxy.point_at(there.url)
-            await scene.goes_on(400)
+            await scene.goes_on(200)
         await _takes_over(scene)

@@ -16,7 +16,7 @@ import pytest
 
 from dispatcher.nodes.servers import PrivateServers
 from tests.recovery.conftest import OpenScene
-from tests.recovery.scene import Scene
+from tests.recovery.scene import KINDS, Scene
 from tests.service.harness import private_vhost
 
 SOAK_S = float(os.environ.get("DISPATCHER_SOAK_S", "0"))
@@ -102,7 +102,7 @@ async def test_soak(private_servers: PrivateServers, open_scene: OpenScene, poli
         print(f"{time.monotonic():.3f} {act.__name__}", flush=True)
         await act()
         await scene.led()
-        await scene.has_consumers(4)
+        await scene.has_consumers(len(KINDS))
         await scene.goes_on(scene.random.randrange(50, 400), timeout_s=60)
     await scene.verify()
     print(f"{len(scene.record())} handlings")
