@@ -39,7 +39,7 @@ def _measured(servers: Servers, file: Path, *paths: Path) -> Path:
     environment = {
         **os.environ, **servers.as_environment(), "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT))),
     }  # fmt: skip
-    few = ("--contenders", "exclusive", "--messages", "20000", "--rounds", "1", "--seconds", "0")
+    few = ("--contenders", "exclusive", "--messages", "10000", "--rounds", "1", "--seconds", "0")
     subprocess.run(
         [sys.executable, "-m", "bench.relay", *few, "--json", str(file)],
         cwd=ROOT, env=environment, check=True, capture_output=True,

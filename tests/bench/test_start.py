@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_the_command_measures_and_says_so(servers: Servers, tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    small = ("--groups", "2000", "--rounds", "2", "--json", str(file))
+    small = ("--groups", "2000", "--rounds", "1", "--json", str(file))
     ended = subprocess.run(
         [sys.executable, "-m", "bench.start", *small], cwd=ROOT, env=servers.as_environment(),
         capture_output=True, text=True, check=False,
