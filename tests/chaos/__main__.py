@@ -25,6 +25,7 @@ from dispatcher.nodes.installed import ensure_installed
 from tests.chaos.faults import Faults
 from tests.chaos.going_on import STALL_AFTER_STOP_S, STALL_S, Limits
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.ledger_check import check_ledger
 from tests.chaos.plan import CONCURRENT, HANDOVER, Plan
 from tests.chaos.report import Report, stamp
 from tests.chaos.stage import staged
@@ -77,6 +78,9 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall", type=float, metavar="SECONDS", help=stall)
     after_stop = f"the same after a clean stop ({STALL_AFTER_STOP_S:.0f}; needs --cluster)"
     parser.add_argument("--stall-after-stop", type=float, metavar="SECONDS", help=after_stop)
+    parser.add_argument(
+        "--ledger", action="store_true", help="keep a ledger, run the pipeline over it, and check its report"
+    )
     parser.add_argument("--report", type=Path, metavar="DIR", help="where to put the report and the record")
     options = parser.parse_args(arguments)
     if not options.cluster and (options.stall, options.stall_after_stop) != (None, None):
@@ -121,7 +125,8 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
         console.print(text, highlight=False, markup=False)
 
     console.print(f"record: {record}", highlight=False)
-    async with staged(record, plan, lanes, options.rate) as stage:
+    ledger = folder / "ledger" if options.ledger else None
+    async with staged(record, plan, lanes, options.rate, ledger) as stage:
         begun = time.monotonic()
         faults = Faults(stage, say)
         progress = asyncio.create_task(_progress(stage.handled, say))
@@ -134,7 +139,12 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
                 await progress
         await stage.heal()
         say("the last fault is over")
-        report = Report(seed, plan, begun, faults.happened, await end_and_judge(stage, _limits(options)))
+        verdict = await end_and_judge(stage, _limits(options))
+    if ledger is not None:
+        checked = await asyncio.to_thread(check_ledger, ledger, folder)
+        say(f"the pipeline's verdict on the ledger: {checked.verdict}")
+        verdict.problems += checked.problems
+    report = Report(seed, plan, begun, faults.happened, verdict)
     report.write(folder)
     report.show(console)
     console.print(f"report: {folder}", highlight=False)

@@ -56,11 +56,14 @@ STOP_TIMEOUT_S = 45.0
 class Stage:
     """The running system, and what was done to it. All times are CLOCK_MONOTONIC."""
 
-    def __init__(self, folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float, ledger: Path | None = None
+    ) -> None:
         self.folder = folder
         self.plan = plan
         self.lanes = lanes
         self.rate = rate
+        self.ledger = ledger  # where it goes; None: there is none
         self.cluster = ClusterServers(plan.settings.partitions) if plan.on_cluster else None
         self.servers = self.cluster or PrivateServers()
         self.replicas: list[Replica] = []
@@ -156,6 +159,8 @@ class Stage:
         if isinstance(replica.rabbitmq, Proxies):
             written["rabbitmq"] = {"urls": replica.rabbitmq.urls}
         written["rabbitmq"]["heartbeat"] = f"{DISPATCHER_HEARTBEAT_S}s"
+        if self.ledger is not None:
+            written["ledger"] = {"path": str(self.ledger)}
         return written
 
     # -- dispatchers --
@@ -333,8 +338,10 @@ async def _declare_target(client: Client, lane: LaneOnStage) -> None:
 
 
 @contextlib.asynccontextmanager
-async def staged(folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float) -> AsyncIterator[Stage]:
-    stage = Stage(folder, plan, lanes, rate)
+async def staged(
+    folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float, ledger: Path | None = None
+) -> AsyncIterator[Stage]:
+    stage = Stage(folder, plan, lanes, rate, ledger)
     try:
         await stage.begin()
         yield stage

@@ -24,8 +24,10 @@ from tests.service.harness import ROOT
 from tests.waiting import wait_until
 
 SECONDS = 20
-#: A plan in which every part of the system is hurt.
-SEED = int(os.environ.get("DISPATCHER_CHAOS_SEED", "3687"))
+#: A plan in which every part of the system is hurt. RabbitMQ is not killed soon after Redis has lost data: a
+#: queue that was declared within the second before has no leader for ever then (RabbitMQ 3.10.8, one node),
+#: and after such a loss messages of any group may be in it, for all that the lane knows.
+SEED = int(os.environ.get("DISPATCHER_CHAOS_SEED", "4505"))
 #: On a cluster: a node is parted from the others, Redis' primary is lost.
 CLUSTER_SECONDS, CLUSTER_SEED = 35, 360
 #: Messages per second. Each costs every process something; the faults are what makes the difference.
@@ -46,7 +48,7 @@ def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
 
 def test_everything_holds_for_a_while(tmp_path: Path) -> None:
     run = subprocess.run(
-        _command(tmp_path, SECONDS, SEED, "--policy", "all", "--rate", str(RATE)),
+        _command(tmp_path, SECONDS, SEED, "--policy", "all", "--rate", str(RATE), "--ledger"),
         cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
@@ -58,6 +60,7 @@ def test_everything_holds_for_a_while(tmp_path: Path) -> None:
     # Whether one is evicted depends on what else happens to it and its leader. Who had to be, and was not, is
     # a violation.
     assert any(fault["fault"] == "stick_consumer" and fault["target"] for fault in report["faults"])
+    assert "the pipeline's verdict on the ledger: " in run.stdout
     assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
 
 
