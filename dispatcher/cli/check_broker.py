@@ -140,7 +140,7 @@ def _consume_impossibly(channel: BlockingChannel, queue: str) -> None:
 
 
 def _wanted_kinds(connection: BlockingConnection, lane: LaneSettings) -> Kinds:
-    """As dispatcher.service.topology.wanted_kinds. A queue that is not there yet will be a classic one."""
+    """As dispatcher.service.topology.quorum_inbound. A queue that is not there yet will be a classic one."""
     return kinds_of(lane, [_kind(connection, inbound.queue) == QUORUM for inbound in lane.inbound])
 
 

@@ -52,6 +52,7 @@ from dispatcher.service.topology import (
     declare_lane,
     parking_queues,
     prepare_inbound,
+    quorum_inbound,
     refuse_unusable,
 )
 from dispatcher.service.witness import Witness
@@ -157,7 +158,8 @@ class LaneRunner:
             raise ConfigurationError(f"{self._settings.rabbitmq.url_key}: {refused}") from None
         try:
             await prepare_inbound(link, self._lane)
-            self._is_new |= (await declare_lane(link, self._names, self._lane)).is_new
+            inbound = await quorum_inbound(link, self._lane)
+            self._is_new |= (await declare_lane(link, self._names, self._lane, inbound)).is_new
             await bind_inbound(link, self._names, self._lane)
         finally:
             await link.close()
@@ -290,8 +292,9 @@ class LaneRunner:
         store: LaneStore | None = None
         try:
             await prepare_inbound(link, self._lane)
-            self._tell_unknown(await refuse_unusable(link, self._lane))
-            own = await declare_lane(link, self._names, self._lane)
+            inbound = await refuse_unusable(link, self._lane)
+            self._tell_unknown(inbound.unknown)
+            own = await declare_lane(link, self._names, self._lane, inbound.quorum)
             self._is_new |= own.is_new
             await bind_inbound(link, self._names, self._lane)
             self._tell_kept(own.kept)
@@ -308,7 +311,7 @@ class LaneRunner:
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
-                self._tell_unknown(await refuse_unusable(link, self._lane))
+                self._tell_unknown((await refuse_unusable(link, self._lane)).unknown)
                 await bind_inbound(link, self._names, self._lane)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()

@@ -71,23 +71,10 @@ async def kind_of_queue(link: Link, queue: str) -> str:
             return kind
         if not is_cut(refused.text):
             raise
-        return await _kind_compared(link, queue)
+        probe = KindProbe(queue)
+        await _find_out(link, probe)
+        return probe.kind
     raise ProtocolViolation(f"RabbitMQ accepted an impossible consumer of {queue!r}")
-
-
-async def _kind_compared(link: Link, queue: str) -> str:
-    probe = KindProbe(queue)
-    for _ in range(DIFFERENCES_MAX):
-        channel = await link.open_channel()
-        try:
-            await link.call(channel, QueueDeclare(**probe.declare))
-        except ChannelRefused as refused:
-            if not probe.learn(refused.code, refused.text):
-                return probe.kind
-        else:
-            await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
-            break
-    return QUORUM
 
 
 def unusable(kind: str, *, has_priorities: bool) -> str | None:
@@ -100,14 +87,22 @@ def unusable(kind: str, *, has_priorities: bool) -> str | None:
 async def has_priorities(link: Link, queue: str) -> bool | None:
     """Whether this classic queue has `x-max-priority`. None: that takes the right to configure it."""
     probe = PriorityProbe(queue)
+    await _find_out(link, probe)
+    return probe.found
+
+
+async def _find_out(link: Link, probe: KindProbe | PriorityProbe) -> None:
+    """Declare until the probe has its answer."""
     for _ in range(DIFFERENCES_MAX):
         channel = await link.open_channel()
         try:
             await link.call(channel, QueueDeclare(**probe.declare))
         except ChannelRefused as refused:
             if not probe.learn(refused.code, refused.text):
-                return probe.found
-    return None
+                return
+        else:
+            await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+            return
 
 
 class KindProbe:

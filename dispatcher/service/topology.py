@@ -103,19 +103,23 @@ def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
     return Kinds(own, own or any(inbound))
 
 
-async def wanted_kinds(link: Link, lane: LaneSettings) -> Kinds:
-    """What the lane's own queues are to be. The inbound queues must exist."""
-    return kinds_of(lane, [await kind_of_queue(link, inbound.queue) == QUORUM for inbound in lane.inbound])
+async def quorum_inbound(link: Link, lane: LaneSettings) -> list[bool]:
+    """Which of the lane's inbound queues are quorum queues. They must exist."""
+    return [await kind_of_queue(link, inbound.queue) == QUORUM for inbound in lane.inbound]
 
 
-async def declare_lane(link: Link, names: LaneNames, lane: LaneSettings) -> OwnQueues:
-    """Declare everything that the lane needs, all of it idempotent. The inbound queues must exist.
+async def declare_lane(
+    link: Link, names: LaneNames, lane: LaneSettings, inbound: Sequence[bool]
+) -> OwnQueues:
+    """Declare everything that the lane needs, all of it idempotent.
+
+    `inbound`: which of its inbound queues are quorum queues.
 
     Raises ConfigurationError for what an operator has to change: a queue of ours that exists with other
     properties, missing rights. Raises ChannelRefused while the node of a classic one is away.
     """
     is_new = not await _exchange_exists(link, names.exchange)
-    kinds = await wanted_kinds(link, lane)
+    kinds = kinds_of(lane, inbound)
     wanted = own_queues(names, lane, kinds)
     others = own_queues(names, lane, Kinds(not kinds.own, not kinds.messages))
     kept: list[str] = []
@@ -306,11 +310,17 @@ async def bind_inbound(link: Link, names: LaneNames, lane: LaneSettings) -> None
             await link.call(channel, commands.Channel.Close(200, "bound", 0, 0))
 
 
-async def refuse_unusable(link: Link, lane: LaneSettings) -> tuple[str, ...]:
+class InboundKinds(NamedTuple):
+    """What RabbitMQ says of the inbound queues."""
+
+    quorum: list[bool]  # which of them are quorum queues
+    unknown: tuple[str, ...]  # classic ones that may have priorities: the right to find that out is missing
+
+
+async def refuse_unusable(link: Link, lane: LaneSettings) -> InboundKinds:
     """Raises ConfigurationError, which names all inbound queues of a kind in which no order is kept, or of
-    which the kind is not known. Returns the classic ones that may have priorities: the right to find that
-    out is missing."""
-    problems, unknown = [], []
+    which the kind is not known."""
+    problems, unknown, quorum = [], [], []
     for index, inbound in enumerate(lane.inbound):
         path, queue = f"lanes.{lane.name}.inbound[{index}].queue", inbound.queue
         try:
@@ -320,6 +330,7 @@ async def refuse_unusable(link: Link, lane: LaneSettings) -> tuple[str, ...]:
                 raise
             problems.append(f"{path}: the kind of {queue!r} can't be found out: {refused}")
             continue
+        quorum.append(kind == QUORUM)
         has = await has_priorities(link, queue) if kind == CLASSIC else False
         if has is None:
             unknown.append(queue)
@@ -327,4 +338,4 @@ async def refuse_unusable(link: Link, lane: LaneSettings) -> tuple[str, ...]:
             problems.append(f"{path}: {queue!r} {problem}")
     if problems:
         raise ConfigurationError(problems)
-    return tuple(unknown)
+    return InboundKinds(quorum, tuple(unknown))

@@ -283,6 +283,7 @@ class BrokerConnection:
         dead_letter: tuple[str, str] | None = None,
         stream: bool = False,
         single_active: bool = False,
+        priorities: bool = False,
     ) -> None:
         """queue.declare: (name, ready messages, consumers)."""
         broker = self.broker
@@ -291,6 +292,11 @@ class BrokerConnection:
             raise Refusal(404, f"NOT_FOUND - no queue '{name}'")
         if queue is not None and queue.owner not in (None, self):
             raise Refusal(405, f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}'")
+        if queue is not None and priorities:  # no queue has them here
+            text = f"inequivalent arg 'x-max-priority' for queue '{name}' in vhost 'sim': received"
+            raise Refusal(
+                406, f"PRECONDITION_FAILED - {text} the value 'a' of type 'longstr' but current is none"
+            )
         if queue is not None and not passive and queue.quorum != quorum:
             raise Refusal(406, f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '{name}'")
         if queue is None:

@@ -92,7 +92,7 @@ class SimLink:
                     channel, BrokerConnection.declare, method.queue, method.passive, method.exclusive,
                     arguments.get("x-queue-type") == "quorum", arguments.get("x-max-length", 0),
                     dead if None not in dead else None, arguments.get("x-queue-type") == "stream",
-                    arguments.get("x-single-active-consumer", False),
+                    arguments.get("x-single-active-consumer", False), "x-max-priority" in arguments,
                 )  # fmt: skip
             case commands.Basic.Consume() if method.arguments == IMPOSSIBLE_CONSUME:
                 return self._ask(channel, BrokerConnection.consume_impossibly, method.queue)

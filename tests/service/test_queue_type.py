@@ -188,7 +188,7 @@ async def declared(bench: Bench) -> None:
     client = await bench.client()
     await client.declare("in", **QUORUM)
     settings = bench.settings(orders=lane())
-    await declare_lane(client.link, bench.names(), settings.lanes[LANE])
+    await declare_lane(client.link, bench.names(), settings.lanes[LANE], [True])
 
 
 async def test_a_standby_takes_over(bench: Bench) -> None:

@@ -36,7 +36,7 @@ async def connected(vhost: Vhost, kind: QueueKind = QueueKind.CLASSIC) -> AsyncI
             name="orders", queue_type=kind, inbound=(InboundSettings(queue="in", declare=True),)
         )
         await prepare_inbound(link, lane)
-        await declare_lane(link, NAMES, lane)
+        await declare_lane(link, NAMES, lane, [False])
         yield link
     finally:
         await link.close()

@@ -21,6 +21,7 @@ from dispatcher.amqp.events import (
 )
 from dispatcher.client.properties import read
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.service.queue_kinds import has_priorities, kind_of_queue
 from tests.conftest import Vhost
 from tests.sim.contract.acts import (
     CLASSIC,
@@ -104,6 +105,13 @@ async def a_declare_with_another_type(connect: Connect, kind: dict[str, str]) ->
     except ChannelRefused as refused:
         return refused.code, "'x-queue-type'" in refused.text
     return 0, False
+
+
+async def what_kind_of_queue_it_is(connect: Connect, kind: dict[str, str]) -> Any:
+    peer = await connect()
+    await fill(peer, "in", kind, 1)
+    found = await kind_of_queue(peer.link, "in")
+    return found, found == "classic" and await has_priorities(peer.link, "in"), await counts(peer, "in")
 
 
 async def a_deleted_queue_cancels_its_consumers(connect: Connect, kind: dict[str, str]) -> Any:
@@ -209,6 +217,7 @@ EACH_KIND = [
     a_second_exclusive_consumer,
     channel_close_requeues,
     a_declare_with_another_type,
+    what_kind_of_queue_it_is,
 ]
 
 
