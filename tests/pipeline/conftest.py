@@ -145,7 +145,7 @@ def _plant_everything(spark: SparkSession, folder: Path) -> _Planted:
     plant_skew(ledger)
     plant_shares(ledger)
     plant_owners(ledger)
-    made = make_ledger(folder / "ledger", 8_000, 100, planted=4)
+    made = make_ledger(folder / "ledger", 4_000, 100, planted=4)
     readers = {name: plant(ledger) for name, plant in READER_CASES.items()}
     violations.add(DISORDERED)
     before = jobs_of(spark)

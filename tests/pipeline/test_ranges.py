@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from bench.pipeline import by_duckdb
 from bench.pipeline.__main__ import differences
 from bench.pipeline.ledger import make_ledger, name_of
 from bench.pipeline.traffic import HOT
+from dispatcher.pipeline.ledger_files import find_files
+from dispatcher.pipeline.progress import StageProgress
 from dispatcher.pipeline.ranges import (
     BEFORE,
     IS_COPY,
@@ -23,10 +26,14 @@ from dispatcher.pipeline.ranges import (
     without_copies,
 )
 from tests.pipeline.conftest import Everything, jobs_of, run_pipeline
-from tests.pipeline.test_incremental import Grown, tables
+from tests.pipeline.test_incremental import tables
 
 #: Of Spark, also where every window of a run is cut.
 JOBS_MAX = 40
+#: Of the ledger's records.
+READS_MAX = 3
+#: Of a lane that is cut between all its rows.
+ROWS_MAX = 500
 
 
 def test_few_rows_lie_together_and_windows_say_what_whole_ones_do(spark: SparkSession) -> None:
@@ -62,41 +69,59 @@ def test_few_rows_lie_together_and_windows_say_what_whole_ones_do(spark: SparkSe
 
 
 @pytest.mark.slow
-def test_with_every_row_alone_in_its_range_a_report_is_the_same_cell_by_cell(
+def test_with_every_row_alone_in_its_range_lanes_are_the_same_cell_by_cell(
     spark: SparkSession, everything: Everything, tmp_path: Path
 ) -> None:
-    """All that tests have planted: so every violation, and everything that only looks like one, is across a
-    cut."""
-    (tmp_path / "ledger").symlink_to(everything.origin)
-    cut, whole = tables(run_pipeline(spark, tmp_path, range_rows=1)), tables(everything.report)
-    cut["summary"] = [
-        text.replace(str(tmp_path / "ledger"), str(everything.origin)) for text in cut["summary"]
-    ]
-    for name, rows in whole.items():
-        assert cut[name] == rows, name
+    """All but those of many rows: so every violation, and all that only looks like one, is across a cut."""
+    found, rows, folders = find_files(str(everything.origin)), Counter[str](), dict[str, Path]()
+    for file in found.files:
+        rows[file.lane] += file.last - file.first + 1
+        folders[file.lane] = Path(file.path).parents[1]
+    lanes = {lane for lane, count in rows.items() if count <= ROWS_MAX}
+    assert lanes >= everything.kept | everything.verdicts.keys() | everything.readers.keys()
+    assert lanes >= {lane for lane, *_ in everything.violations}
+    (tmp_path / "ledger").mkdir()
+    for lane in lanes:
+        (tmp_path / "ledger" / folders[lane].name).symlink_to(folders[lane])
+    cut, whole = (
+        tables(each, lanes) for each in (run_pipeline(spark, tmp_path, range_rows=1), everything.report)
+    )
+    for name, found in whole.items():
+        assert cut[name] == found, name
 
 
 @pytest.mark.slow
-def test_a_ledger_with_a_hot_group_is_judged_like_an_even_one(spark: SparkSession, tmp_path: Path) -> None:
-    """Its violations are found, and DuckDB makes the same tables without cutting anything."""
-    made = make_ledger(tmp_path / "ledger", 20_000, 100, planted=4, hot_share=0.5)
+def test_a_hot_group_is_judged_like_others_and_each_record_is_read_at_most_three_times(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One group of each lane has most messages, and violations in the middle of them: they are found, and
+    DuckDB makes the same tables without cutting anything."""
+    made = make_ledger(tmp_path / "ledger", 9_000, 100, planted=4, hot_share=0.5)
     in_hot = {rule for _, group, rule, _ in made.violations if group == name_of(HOT)}
     assert in_hot == {"order", "overlap"}
     by_duckdb.make(tmp_path / "ledger", tmp_path / "tables")
     before = jobs_of(spark)
-    report = run_pipeline(spark, tmp_path, range_rows=300).folder
-    assert jobs_of(spark) - before <= JOBS_MAX
+    report = run_pipeline(spark, tmp_path, stage=StageProgress(spark), range_rows=300).folder
+    after = jobs_of(spark)
+    assert after - before <= JOBS_MAX
     assert differences(report, made) == []
     assert by_duckdb.differences(report, tmp_path / "tables") == []
+    counts = [
+        count for job in range(before, after)
+        for name, count in read_by(spark, job) if name == "reading leaderships"
+    ]  # fmt: skip
+    scans = [count for count in counts if count > made.rows / 2]  # others read what is kept of them
+    assert 0 < len(scans) <= READS_MAX
+    assert sum(scans) <= made.rows * READS_MAX
 
 
-@pytest.mark.slow
-def test_what_an_audit_has_kept_goes_on_into_ranges(spark: SparkSession, tmp_path: Path) -> None:
-    grown = Grown(tmp_path)
-    grown.first()
-    grown.second()
-    grown.run(spark)
-    grown.third()
-    found = run_pipeline(spark, tmp_path, range_rows=2)
-    assert found.summary["dates"]["reused"]
-    assert tables(found) == tables(grown.from_nothing(spark, "whole"))
+def read_by(spark: SparkSession, job: int) -> list[tuple[str, int]]:
+    """By each of the job's stages that ran: what it was described as, and how many records of files it
+    read."""
+    context = spark.sparkContext
+    told = context.statusTracker().getJobInfo(job)
+    assert told is not None
+    store = context._jsc.sc().statusStore()
+    stages = [store.lastStageAttempt(number) for number in told.stageIds]
+    ran = [each for each in stages if each.description().isDefined()]
+    return [(each.description().get(), each.inputRecords()) for each in ran]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +56,17 @@ def java_of(live: Path) -> int:
     return int((live / ".lock").read_text())
 
 
+def ignores(process: int, number: signal.Signals) -> bool:
+    """What is for its process group, it leaves to the others."""
+    (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{process}/status").read_text(), re.M)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def kill_when(live: Path, ledger: Path, when: Callable[[], bool], *, java: bool) -> tuple[str, str]:
     """Start a stream, kill -9 it or its Java process then, and return what it had said."""
     with stream(ledger, live) as process:
         wait_until(lambda: when() or process.poll() is not None, PATIENCE_S)
+        assert ignores(java_of(live), signal.SIGTERM)
         os.kill(java_of(live) if java else process.pid, signal.SIGKILL)
         return process.communicate(timeout=PATIENCE_S)
 
@@ -100,21 +109,26 @@ def test_kills_at_any_moment_change_nothing(spark: SparkSession, tmp_path: Path)
     assert {each["id"]: each["raised_at"] for each in early}.items() <= raised.items()
 
 
-@pytest.mark.slow
-def test_sigterm_to_the_process_group_ends_it_after_the_batch_in_hand(tmp_path: Path) -> None:
+def test_sigterm_ends_it_after_the_batch_in_hand(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ledger, live = tmp_path / "ledger", tmp_path / "live"
     for plant in (days, disordered):
         plant(ledger)
     first = live / "batches" / f"{0:012d}"
     in_hand = first.with_name(f".{first.name}")
-    with stream(ledger, live) as process:
-        wait_until(lambda: in_hand.exists() or process.poll() is not None, PATIENCE_S)
-        os.killpg(process.pid, signal.SIGTERM)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["batch 0"]
-    assert first.exists()
-    assert not in_hand.exists()
+
+    def end_it() -> bool:
+        wait_until(in_hand.exists, PATIENCE_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return first.exists()
+
+    with ThreadPoolExecutor(1) as others:
+        was_there = others.submit(end_it)
+        catch_up(spark, ledger, live, 1)
+    assert not was_there.result()
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["batch 0"]
+    assert [*first.parent.iterdir()] == [first]
 
 
 def named(live: Path) -> list[dict[str, Any]]:
