@@ -440,3 +440,35 @@ def test_the_value_within_a_choice_is_named() -> None:
     (problem,) = problems("lanes: {orders: {group_map: {lru: x}, inbound: [{queue: in}]}}")
     assert problem.startswith("lanes.orders.group_map: lru: ")
     assert problem.endswith(", not x")
+
+
+def test_shards_are_lanes_with_queues_of_their_own() -> None:
+    text = """
+        defaults: {shards: 2}
+        lanes:
+          orders: {top_up: true, policy: sequenced, inbound: [{queue: high, weight: 4}, {queue: low}]}
+          bills: {shards: 1, inbound: [{queue: bills}]}
+    """
+    lanes = parse(text).lanes
+    assert list(lanes) == ["orders@1", "orders@2", "bills"]
+    for number in (1, 2):
+        lane = lanes[f"orders@{number}"]
+        assert (lane.name, lane.shards, lane.shard) == (f"orders@{number}", 2, ("orders", number, 2))
+        assert [(each.queue, each.weight) for each in lane.inbound] == [
+            (f"high@{number}", 4),
+            (f"low@{number}", 1),
+        ]
+        assert lane.top_up
+    assert lanes["bills"].shard is None
+
+
+def test_names_that_shards_make_impossible_are_refused() -> None:
+    assert problems("lanes: {'a@1': {inbound: [{queue: q}]}}")[0].startswith("lanes.a@1: the name must be ")
+    found = problems("lanes: {a: {shards: 2, inbound: [{queue: q}]}, b: {inbound: [{queue: q@2}]}}")
+    assert found == ["lanes.a.inbound[0].queue: 'q@2' is an inbound queue of lane b already"]
+    (long,) = problems(f"lanes: {{a: {{shards: 10, inbound: [{{queue: {'q' * 253}}}]}}}}")
+    assert long.startswith("lanes.a.inbound[0].queue: ")
+    name = ".".join("x" * 50 for _ in range(4)) + "." + "x" * 20
+    parse(f"lanes: {{{name}: {{inbound: [{{queue: q}}]}}}}")
+    (long,) = problems(f"lanes: {{{name}: {{shards: 2, inbound: [{{queue: q}}]}}}}")
+    assert long.startswith(f"lanes.{name}.shards: ")

@@ -52,7 +52,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "consumers": {"handover": True, "consumers": [{"id": "b", "prefetch": 7}]},
 }
 #: What only the edges need: tests/service has a test of each.
-OF_THE_EDGES = {"group_header", "sequence_header", "first_header", "history", "queue_type"}
+OF_THE_EDGES = {"group_header", "sequence_header", "first_header", "history", "queue_type", "shards"}
 #: What must be there for a key to be allowed is no proof that the key itself counts.
 NEEDS: dict[str, dict[str, Any]] = {
     "top_up": {"policy": "sequenced"},

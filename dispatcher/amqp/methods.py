@@ -29,6 +29,13 @@ class BasicConsume(commands.Basic.Consume):
         """RabbitMQ judges the name."""
 
 
+class BasicGet(commands.Basic.Get):
+    """basic.get from a queue of any name."""
+
+    def validate(self) -> None:
+        """RabbitMQ judges the name."""
+
+
 class QueueBind(commands.Queue.Bind):
     """queue.bind for any names."""
 
@@ -45,6 +52,20 @@ class QueueUnbind(commands.Queue.Unbind):
 
 class ExchangeDeclare(commands.Exchange.Declare):
     """exchange.declare for any name."""
+
+    def validate(self) -> None:
+        """RabbitMQ judges the name."""
+
+
+class ExchangeBind(commands.Exchange.Bind):
+    """exchange.bind for any names."""
+
+    def validate(self) -> None:
+        """RabbitMQ judges the names."""
+
+
+class ExchangeDelete(commands.Exchange.Delete):
+    """exchange.delete for any name."""
 
     def validate(self) -> None:
         """RabbitMQ judges the name."""

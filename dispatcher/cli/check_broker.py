@@ -26,6 +26,7 @@ from dispatcher.service.queue_kinds import (
     kind_named,
     unusable,
 )
+from dispatcher.service.shards import PLUGIN_IS_MISSING, RING_TYPE, UNKNOWN_RING
 from dispatcher.service.topology import (
     Kinds,
     kinds_of,
@@ -35,6 +36,7 @@ from dispatcher.service.topology import (
 )
 from dispatcher.settings import InboundSettings, LaneSettings, Settings
 from dispatcher.wire.protocol import LaneNames
+from dispatcher.wire.shards import ShardNames
 
 
 class FoundBroker(NamedTuple):
@@ -60,6 +62,7 @@ def check_broker(settings: Settings, findings: Findings) -> FoundBroker:
                 kinds[name] = _wanted_kinds(connection, lane)
                 _check_own_names(connection, names, lane, kinds[name], findings)
                 _check_inbound_queues(connection, names, lane, findings)
+        _check_plugin(settings, findings)
     except ConfigurationError as error:
         for problem in error.problems:
             findings.problem(problem)
@@ -67,6 +70,22 @@ def check_broker(settings: Settings, findings: Findings) -> FoundBroker:
         findings.problem(f"{settings.rabbitmq.url_key}: {error}")
     findings.note("rabbitmq: keep consumer_timeout (default 30m) above the longest work")
     return FoundBroker(cluster, kinds)
+
+
+def _check_plugin(settings: Settings, findings: Findings) -> None:
+    """Ask for an exchange that can't be. RabbitMQ says so if it does not know the type."""
+    lanes = dict.fromkeys(lane.shard.lane for lane in settings.lanes.values() if lane.shard is not None)
+    impossible = {"hash-header": "one", "hash-property": "message_id"}
+    try:
+        for lane in lanes:
+            exchange = ShardNames(lane, settings.prefix).ring(1, "check")
+            with connected(settings.rabbitmq, "check") as connection:
+                connection.channel().exchange_declare(exchange, RING_TYPE, arguments=impossible)
+    except BrokerUnavailable as closed:
+        if UNKNOWN_RING not in str(closed):
+            return  # it knows the type, and the exchange is impossible
+        for lane in lanes:
+            findings.problem(f"lanes.{lane}.shards: {PLUGIN_IS_MISSING}")
 
 
 def _check_own_names(

@@ -19,6 +19,7 @@ from dispatcher.cli.check_findings import Findings
 from dispatcher.cli.rabbitmq import refusal
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import LaneNames
+from dispatcher.wire.shards import ShardNames
 
 ACCESS_REFUSED: Final = 403
 #: A priority is a number: no queue is ever declared with this.
@@ -56,6 +57,10 @@ class RightsCheck:
             handed = [names.rejected, *(names.consumer(consumer.id) for consumer in lane.consumers)]
             queues += handed
             bindings += [(queue, names.exchange) for queue in handed]
+        if (shard := lane.shard) is not None:
+            way = ShardNames(shard.lane, names.prefix)
+            exchanges += [names.entrance, way.exchange, way.placement]
+            bindings += [(queue, names.entrance) for queue in inbound]
         missing = _Missing()
         for queue in [*queues, *written, *to_declare]:
             missing.note("configure", self._try(partial(_declare_queue, queue=queue)))

@@ -20,6 +20,7 @@ from dispatcher.redis_store.removal import LaneInRedis, look_at_lane, remove_key
 from dispatcher.service.topology import own_exchanges, parking_queues
 from dispatcher.settings import Settings
 from dispatcher.wire.protocol import RESERVED_SEGMENTS, LaneNames, dotted_name_problem
+from dispatcher.wire.shards import ShardNames, shard_number, without_number
 
 app = typer.Typer(help="Take a lane out of service.", no_args_is_help=True)
 
@@ -73,7 +74,7 @@ def remove(
     this is refused; one that stands by would make everything again.
     """
     settings = options.load_settings(file)
-    if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
+    if problem := dotted_name_problem(without_number(lane), reserved=RESERVED_SEGMENTS):
         raise typer.BadParameter(problem, param_hint="LANE")
     if as_json and not (dry_run or yes):
         raise typer.BadParameter("needs --yes or --dry-run", param_hint="--json")
@@ -108,7 +109,7 @@ def _look(
     wanted += [names.rejected, *parking_queues(names, PARKING_QUEUES_MAX), names.lock]
     inbound = [each.queue for each in configured.inbound] if configured is not None else []
     exchanges = [
-        exchange for exchange in own_exchanges(names)
+        exchange for exchange in (*own_exchanges(names), *_of_all_shards(names))
         if refusal(connection, partial(_find_exchange, exchange=exchange)) is None
     ]  # fmt: skip
     remains = _Remains(
@@ -118,6 +119,14 @@ def _look(
     if not (remains.exchanges or remains.queues or remains.keys):
         raise CommandRefused(f"there is nothing of lane {names.lane} on RabbitMQ or in Redis")
     return remains
+
+
+def _of_all_shards(names: LaneNames) -> tuple[str, ...]:
+    """The exchanges that a lane has for all its shards together; a shard has none."""
+    if shard_number(names.lane) is not None:
+        return ()
+    way = ShardNames(names.lane, names.prefix)
+    return way.exchange, way.placement
 
 
 def _find_exchange(channel: BlockingChannel, exchange: str) -> None:

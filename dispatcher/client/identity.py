@@ -21,6 +21,7 @@ from dispatcher.wire.protocol import (
     LaneNames,
     dotted_name_problem,
 )
+from dispatcher.wire.shards import without_number
 
 M = TypeVar("M", bound=Copy)
 #: What ends a consumer that handles signals.
@@ -77,7 +78,7 @@ class ConsumerBase(ABC):
         strict_identity: bool = False,
     ) -> None:
         problems = []
-        if problem := dotted_name_problem(lane, reserved=RESERVED_SEGMENTS):
+        if problem := dotted_name_problem(without_number(lane), reserved=RESERVED_SEGMENTS):
             problems.append(f"lane: {problem}")
         if problem := dotted_name_problem(consumer_id):
             problems.append(f"consumer_id: {problem}")

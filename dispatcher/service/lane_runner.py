@@ -46,6 +46,7 @@ from dispatcher.service.publish_bisect import NOTHING_REJECTED
 from dispatcher.service.reloading import Change, change_of
 from dispatcher.service.replicas import Replicas
 from dispatcher.service.session import Session
+from dispatcher.service.shards import open_shards
 from dispatcher.service.topology import (
     OwnQueues,
     bind_inbound,
@@ -161,6 +162,7 @@ class LaneRunner:
             inbound = await quorum_inbound(link, self._lane)
             self._is_new |= (await declare_lane(link, self._names, self._lane, inbound)).is_new
             await bind_inbound(link, self._names, self._lane)
+            await open_shards(link, self._lane, self._settings.prefix, at_start=True)
         finally:
             await link.close()
         await (await self._open_store()).close()
@@ -297,6 +299,7 @@ class LaneRunner:
             own = await declare_lane(link, self._names, self._lane, inbound.quorum)
             self._is_new |= own.is_new
             await bind_inbound(link, self._names, self._lane)
+            await open_shards(link, self._lane, self._settings.prefix, at_start=False)
             self._tell_kept(own.kept)
             channels = self._channels = Channels(
                 link, self._names, quorum=own.quorum, lock_retry_s=self.lock_retry_s

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings import LaneSettings, Model, Reload, Settings
+from dispatcher.wire.shards import whole_name
 
 log = structlog.get_logger()
 
@@ -54,8 +55,15 @@ def refusals(old: Settings, new: Settings) -> list[str]:
     """Every change that needs a restart, by the path of its key."""
     paths = [*_fixed(old, new)]
     for name in _in_both(old, new):
-        paths += [f"lanes.{name}.{key}" for key in _fixed(old.lanes[name], new.lanes[name])]
-    return [f"{path}: can't change while the dispatcher runs: restart it" for path in paths]
+        paths += [f"lanes.{whole_name(name)}.{key}" for key in _fixed(old.lanes[name], new.lanes[name])]
+    before, after = _shards(old), _shards(new)
+    paths += [f"lanes.{name}.shards" for name in after if before.get(name, after[name]) != after[name]]
+    return [f"{path}: can't change while the dispatcher runs: restart it" for path in dict.fromkeys(paths)]
+
+
+def _shards(settings: Settings) -> dict[str, int]:
+    """By the names in the file. One shard and several are different lanes."""
+    return {whole_name(name): lane.shards for name, lane in settings.lanes.items()}
 
 
 def changes(old: Settings, new: Settings) -> dict[str, Change]:

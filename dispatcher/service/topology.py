@@ -9,7 +9,7 @@ import structlog
 from pamqp import commands
 
 from dispatcher.amqp.link import Link
-from dispatcher.amqp.methods import QueueBind, QueueDeclare
+from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare
 from dispatcher.errors import ChannelRefused, ConfigurationError
 from dispatcher.service.queue_kinds import (
     ACCESS_REFUSED,
@@ -23,6 +23,7 @@ from dispatcher.service.queue_kinds import (
 )
 from dispatcher.settings import LaneSettings, QueueKind
 from dispatcher.wire.protocol import KEY_COMMAND, KEY_CONTROL, KEY_HEARTBEAT, LaneNames
+from dispatcher.wire.shards import shard_number
 
 log = structlog.get_logger()
 
@@ -89,7 +90,8 @@ def own_queues(names: LaneNames, lane: LaneSettings, kinds: Kinds) -> dict[str, 
 
 def own_exchanges(names: LaneNames) -> tuple[str, ...]:
     """The lane's exchanges, all of them direct and durable."""
-    return names.exchange, names.control_exchange, names.command_exchange
+    own = (names.exchange, names.control_exchange, names.command_exchange)
+    return own if shard_number(names.lane) is None else (*own, names.entrance)
 
 
 def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
@@ -118,7 +120,7 @@ async def declare_lane(
     Raises ConfigurationError for what an operator has to change: a queue of ours that exists with other
     properties, missing rights. Raises ChannelRefused while the node of a classic one is away.
     """
-    is_new = not await _exchange_exists(link, names.exchange)
+    is_new = not await exchange_exists(link, names.exchange)
     kinds = kinds_of(lane, inbound)
     wanted = own_queues(names, lane, kinds)
     others = own_queues(names, lane, Kinds(not kinds.own, not kinds.messages))
@@ -206,10 +208,11 @@ async def _declare_own(
     return channel, True
 
 
-async def _exchange_exists(link: Link, exchange: str) -> bool:
+async def exchange_exists(link: Link, exchange: str) -> bool:
+    """Raises ChannelRefused for any other answer than yes or no."""
     channel = await link.open_channel()
     try:
-        await link.call(channel, commands.Exchange.Declare(exchange=exchange, passive=True))
+        await link.call(channel, ExchangeDeclare(exchange=exchange, passive=True))
     except ChannelRefused as refused:
         if refused.code == NOT_FOUND:
             return False

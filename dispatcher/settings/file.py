@@ -37,6 +37,7 @@ from dispatcher.settings.model import (
 )
 from dispatcher.settings.parts import LedgerSettings, TraceSettings
 from dispatcher.wire.protocol import DEFAULT_PREFIX, LaneNames, dotted_name_problem
+from dispatcher.wire.shards import shard_name
 
 TOP_KEYS: Final = (
     "rabbitmq", "redis", "http", "ledger", "traces", "prefix", "spread_lanes", "workers", "defaults", "match",
@@ -253,8 +254,12 @@ class _Loader:
             if (lane := self._lane(name, raw, [*fitting, defaults])) is not None:
                 lanes[name] = lane
                 self._check_consumers(lane, prefix)
+                self._check_shards(lane, prefix)
             self._check_queues(name, raw, prefix, lane_of_queue)
-        return lanes if len(lanes) == len(raw_lanes) else None
+        self._check_shards_queues(lanes, lane_of_queue)
+        if len(lanes) != len(raw_lanes):
+            return None
+        return {each.name: each for lane in lanes.values() for each in lane.split()}
 
     def _lane(self, name: str, raw: Any, layers: list[_Layer]) -> LaneSettings | None:
         path: Path = ("lanes", name)
@@ -302,6 +307,26 @@ class _Loader:
             if len(names.consumer(consumer.id)) > SHORT_STRING_BYTES_MAX:
                 text = f"the queue's name would have more than {SHORT_STRING_BYTES_MAX} bytes"
                 self._problems.add(("lanes", lane.name, "consumers", index, "id"), text)
+
+    def _check_shards(self, lane: LaneSettings, prefix: str) -> None:
+        if lane.shards == 1:
+            return
+        if problem := lane_name_problem(lane.name, prefix, shards=lane.shards):
+            self._problems.add(("lanes", lane.name, "shards"), problem)
+        for index, inbound in enumerate(lane.inbound):
+            if len(shard_name(inbound.queue, lane.shards).encode()) > SHORT_STRING_BYTES_MAX:
+                text = f"with the shard's number the name has more than {SHORT_STRING_BYTES_MAX} bytes"
+                self._problems.add(("lanes", lane.name, "inbound", index, "queue"), text)
+
+    def _check_shards_queues(self, lanes: dict[str, LaneSettings], lane_of_queue: dict[str, str]) -> None:
+        """Refuse a queue of a shard that is listed as another lane's."""
+        for lane in lanes.values():
+            for index, inbound in enumerate(lane.inbound):
+                for number in range(1, lane.shards + 1) if lane.shards > 1 else ():
+                    queue = shard_name(inbound.queue, number)
+                    if queue in lane_of_queue:
+                        text = f"{queue!r} is an inbound queue of lane {lane_of_queue[queue]} already"
+                        self._problems.add(("lanes", lane.name, "inbound", index, "queue"), text)
 
     def _check_queues(self, lane: str, raw: Any, prefix: str, lane_of_queue: dict[str, str]) -> None:
         """Refuse a queue that is listed twice or is our own; also in a lane that has other faults."""

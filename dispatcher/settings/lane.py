@@ -25,6 +25,7 @@ from dispatcher.settings.parts import (
 )
 from dispatcher.settings.work_file import read_known_work
 from dispatcher.wire.protocol import HEADER_PREFIX
+from dispatcher.wire.shards import SHARDS_MAX, Shard, shard_name, shard_number, whole_name
 
 #: One priority of AMQP each; more inbound queues than that is a mistake in a template.
 INBOUND_MAX: Final = 255
@@ -248,6 +249,9 @@ class LaneDefaults(Model):
         alias="sequence_timeout",
         description="With sequence_check: hold, how long later messages wait for a missing number.",
     )
+    shards: Annotated[int, Integer(1, SHARDS_MAX), Reload.RESTART] = Field(
+        default=1, description="How many leaders share the lane, each with the groups of its own queues."
+    )
     history: HistorySettings | None = Field(
         default=None, description="Keep everything that comes in, in a stream, for `replay`; null: nothing."
     )
@@ -279,6 +283,24 @@ class LaneSettings(LaneDefaults):
         min_length=1, max_length=INBOUND_MAX, description="The queues that it consumes, one per priority."
     )
 
+    @property
+    def shard(self) -> Shard | None:
+        """Which shard of a lane it is; None: it is a whole lane."""
+        number = shard_number(self.name)
+        return None if number is None else Shard(whole_name(self.name), number, self.shards)
+
+    def split(self) -> tuple[LaneSettings, ...]:
+        """The lanes that are led: its shards, or itself if it has one."""
+        if self.shards == 1:
+            return (self,)
+        return tuple(self._split(number) for number in range(1, self.shards + 1))
+
+    def _split(self, number: int) -> LaneSettings:
+        inbound = tuple(
+            each.model_copy(update={"queue": shard_name(each.queue, number)}) for each in self.inbound
+        )
+        return self.model_copy(update={"name": shard_name(self.name, number), "inbound": inbound})
+
 
 def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     """What the keys of a lane say against each other."""
@@ -296,6 +318,7 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     found += _of_concurrent(lane)
     found += _of_group_window(lane)
     found += _of_handover(lane)
+    found += _of_shards(lane)
     if lane.sequence_check is not SequenceCheck.OFF and lane.sequence_header is None:
         found.append(Conflict(("sequence_check", "sequence_header"), "needs a sequence_header"))
     if lane.sequence_check is SequenceCheck.HOLD and lane.policy is PolicyName.CONCURRENT:
@@ -305,6 +328,26 @@ def lane_conflicts(lane: LaneDefaults) -> list[Conflict]:
     if lane.first_header is not None and lane.first_header in (*lane.group_header, lane.sequence_header):
         keys = ("first_header", "group_header", "sequence_header")
         found.append(Conflict(keys, "is read as group or sequence header too"))
+    return found
+
+
+def _of_shards(lane: LaneDefaults) -> list[Conflict]:
+    if lane.shards == 1:
+        return []
+    found = []
+    if lane.handover:
+        found.append(Conflict(("shards", "handover"), "with handover each consumer has one queue"))
+    if lane.policy is PolicyName.CONCURRENT:
+        found.append(Conflict(("shards", "policy"), "policy concurrent has no groups to spread"))
+    if lane.group_map.name == "none":
+        found.append(Conflict(("shards", "group_map"), "group_map none has no groups to spread"))
+    source, *more = lane.group_header
+    if more or source == "routing_key" or source.startswith("property:"):
+        text = "RabbitMQ spreads groups by one header: group_header must be the name of one"
+        found.append(Conflict(("shards", "group_header"), text))
+    if lane.ungrouped.startswith("group:"):
+        text = "messages without a group are in another shard than the group that ungrouped names"
+        found.append(Conflict(("shards", "ungrouped"), text))
     return found
 
 

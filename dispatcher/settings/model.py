@@ -23,11 +23,14 @@ from dispatcher.settings.urls import (
     parse_store_url,
 )
 from dispatcher.wire.protocol import DEFAULT_PREFIX, RESERVED_SEGMENTS, dotted_name_problem
+from dispatcher.wire.shards import FINGERPRINT_CHARACTERS
 
 #: More than most machines have cores.
 WORKERS_MAX: Final = 64
 #: The longest word that the dispatcher puts behind a lane's name, with room for a parking queue's number.
 _NAME_TAIL_BYTES: Final = len(".heartbeat")
+#: The same of a lane with shards, with a fingerprint.
+_SHARDS_TAIL_BYTES: Final = len("@shards.placed.") + FINGERPRINT_CHARACTERS
 
 
 def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -208,10 +211,11 @@ class Settings(Model):
         return found
 
 
-def lane_name_problem(name: str, prefix: str) -> str | None:
+def lane_name_problem(name: str, prefix: str, shards: int = 1) -> str | None:
     """The problem with a lane's name, or None."""
     if problem := dotted_name_problem(name, reserved=RESERVED_SEGMENTS):
         return f"the name {problem}"
-    if len(prefix) + 1 + len(name) + _NAME_TAIL_BYTES > SHORT_STRING_BYTES_MAX:
+    tail = _NAME_TAIL_BYTES if shards == 1 else _SHARDS_TAIL_BYTES
+    if len(prefix) + 1 + len(name) + tail > SHORT_STRING_BYTES_MAX:
         return f"the name is too long: queue names have at most {SHORT_STRING_BYTES_MAX} bytes"
     return None

@@ -153,6 +153,11 @@ class LaneNames:
         """Where RabbitMQ puts what a hand-over consumer rejects."""
         return self._under("rejected")
 
+    @property
+    def entrance(self) -> str:
+        """Of a shard: the exchange that leads to its inbound queues (dispatcher.wire.shards)."""
+        return self._under("entrance")
+
     def consumer(self, consumer: str) -> str:
         """The queue of a hand-over consumer; with an empty id what the names of all of them begin with."""
         return self._under(f"consumer.{consumer}")

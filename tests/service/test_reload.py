@@ -80,6 +80,12 @@ def test_what_needs_a_restart_is_named() -> None:
     assert refusals(parse(), parse()) == []
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (2, 1)])
+def test_another_number_of_shards_needs_a_restart(before: int, after: int) -> None:
+    old, new = (parse(lanes={"orders": lane("a", shards=count)}) for count in (before, after))
+    assert refusals(old, new) == ["lanes.orders.shards: can't change while the dispatcher runs: restart it"]
+
+
 def rewrite(process: DispatcherProcess, **lanes: dict[str, Any]) -> None:
     """Change the lanes in its file; what is not named stays."""
     document = yaml.safe_load(process.config.read_text())

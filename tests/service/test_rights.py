@@ -3,6 +3,7 @@ nothing of the others'."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import uuid
@@ -26,11 +27,12 @@ from dispatcher.errors import ChannelRefused, ConfigurationError, ConsumerRefuse
 from dispatcher.service.topology import refuse_unusable
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire import protocol
+from dispatcher.wire.shards import ShardNames, shard_name
 from tests.amqp.samples import properties, text
 from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.harness import Bench, bench_of, document, lane
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 RIGHTS = ("configure", "write", "read")
@@ -329,3 +331,52 @@ async def test_with_strict_identity_no_consumer_speaks_for_another(vhost: Vhost,
         with pytest.raises(ConsumerRefused, match="strict_identity"):
             async with GroupConsumer(users.url("consumer"), "orders", "c2", **prefix) as without:
                 await without.joined()
+
+
+def documented_for_shards(role: str) -> dict[str, str]:
+    pattern = rf"^\| (?:the|an?) {role} \| `(\S+)` \| `(\S+)` \| `(\S+)` \|$"
+    row = re.search(pattern, PAGE.read_text(), re.MULTILINE)
+    assert row is not None
+    return {right: pattern.replace("\\|", "|") for right, pattern in zip(RIGHTS, row.groups(), strict=True)}
+
+
+async def test_shards_work_with_their_documented_rights(vhost: Vhost, users: Users, tmp_path: Path) -> None:
+    for role in ("dispatcher", "consumer", "producer", "operator"):
+        users.permit(role, documented_for_shards(role))
+    async with Client.opened(RabbitSettings(url=vhost.amqp_url)) as admin:
+        for queue in QUEUES:
+            for number in (1, 2):
+                await admin.declare(shard_name(queue, number))
+    names = ShardNames("orders", vhost.redis_prefix)
+    lanes = {"orders": {**LANES["orders"], "shards": 2}}
+    file = tmp_path / "shards.yaml"
+    file.write_text(
+        yaml.safe_dump(document(users.url("dispatcher"), vhost.redis_url, vhost.redis_prefix, lanes))
+    )
+    async with bench_of(running(vhost, users)) as bench:
+        for runs in (False, True):
+            if runs:
+                await bench.run(**lanes)
+            assert await to_thread(findings, file, "problem") == []
+            assert await to_thread(findings, file, "warning") == []
+        async with Client.opened(RabbitSettings(url=users.url("producer"))) as producer:
+            producer.send(QUEUES[0], b"one", "group", exchange=names.exchange)
+            await producer.confirmed()
+        consumers = [
+            GroupConsumer(users.url("consumer"), names.shard(number).lane, "c", prefix=names.prefix)
+            for number in (1, 2)
+        ]
+        async with consumers[0], consumers[1]:
+            both = [asyncio.ensure_future(anext(aiter(consumer))) for consumer in consumers]
+            done, rest = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT_S)
+            assert [task.result().body for task in done] == [b"one"]
+            for task in rest:
+                task.cancel()
+
+
+async def test_shards_without_the_right_to_bind_them_are_refused(vhost: Vhost, users: Users) -> None:
+    lost = r"^(dispatch\.orders(@\d+)?(\..*)?|orders\.(high|low)@\d+)$"
+    users.permit("dispatcher", {**documented_for_shards("dispatcher"), "configure": lost})
+    async with bench_of(running(vhost, users)) as bench:
+        with pytest.raises(ConfigurationError, match=r"lanes\.orders\.shards: "):
+            await bench.run(wait=False, orders=lane(*QUEUES, shards=2))

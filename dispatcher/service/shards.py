@@ -1,0 +1,315 @@
+"""Leads producers to the shards of a lane: one exchange, a consistent-hash exchange behind it (the ring), and
+behind that an entrance for each shard, which leads on to the inbound queues of that shard.
+
+So the group decides on the shard, and the routing key on the inbound queue there: all inbound queues of a
+lane agree where a group belongs. RabbitMQ keeps a durable ring over a restart, but not the order of its
+bindings (seen with 3.10.8), and then groups have other shards. So the exchange and the ring are not durable:
+after a restart nobody can publish before a dispatcher has made them again, with the bindings in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Iterable
+from typing import Any, Final
+
+import structlog
+from pamqp import base, commands
+
+from dispatcher.amqp.events import Fetched
+from dispatcher.amqp.link import Link
+from dispatcher.amqp.methods import (
+    BasicGet,
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    QueueBind,
+    QueueDeclare,
+)
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
+from dispatcher.service.parking_feeds import find_parking_queues
+from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
+from dispatcher.service.topology import exchange_exists, node_is_away, parking_queues
+from dispatcher.settings import LaneSettings
+from dispatcher.wire.protocol import LaneNames
+from dispatcher.wire.shards import (
+    FINGERPRINT_CHARACTERS,
+    SHARDS_MAX,
+    Shard,
+    ShardNames,
+    shard_name,
+    whole_name,
+)
+
+log = structlog.get_logger()
+
+RING_TYPE: Final = "x-consistent-hash"
+#: What RabbitMQ says of a type that it does not know; 3.10 ends the connection with that, 4.0 the channel.
+UNKNOWN_RING: Final = f"exchange type '{RING_TYPE}'"
+PLUGIN: Final = "rabbitmq_consistent_hash_exchange"
+PLUGIN_IS_MISSING: Final = f"RabbitMQ has no exchanges of type {RING_TYPE}: rabbitmq-plugins enable {PLUGIN}"
+#: Every shard has as many points on the ring, one: this is the binding's key.
+_WEIGHT: Final = "1"
+#: So many groups are tried. That all are in one shard by chance happens once in 2^31 times.
+_PROBES: Final = 32
+
+
+def fingerprint(*parts: object) -> str:
+    """The same for the same parts."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:FINGERPRINT_CHARACTERS]
+
+
+async def open_shards(link: Link, lane: LaneSettings, prefix: str, *, at_start: bool) -> None:
+    """Lead producers to the shards of the lane that `lane` is one of, if all its inbound queues are there.
+
+    If they are led there already, only the start looks closer: it proves that all inbound queues agree.
+    Raises ConfigurationError for what an operator has to change.
+    """
+    shard = lane.shard
+    path = f"lanes.{whole_name(lane.name)}.shards"
+    try:
+        if shard is not None:
+            await _Way(link, lane, shard, prefix).open(at_start=at_start)
+        elif at_start:
+            await _no_longer_shards(link, lane, prefix)
+    except BrokerUnavailable as refused:
+        if UNKNOWN_RING in str(refused):
+            raise ConfigurationError(f"{path}: {PLUGIN_IS_MISSING}") from refused
+        if isinstance(refused, ChannelRefused) and refused.code == ACCESS_REFUSED:
+            raise ConfigurationError(f"{path}: {refused}") from refused
+        raise
+
+
+class _Way:
+    """From the exchange that producers publish to, to the inbound queues of all shards."""
+
+    def __init__(self, link: Link, lane: LaneSettings, shard: Shard, prefix: str) -> None:
+        self._link, self._lane, self._shard = link, lane, shard
+        self._names = ShardNames(shard.lane, prefix)
+        self._header = lane.group_header[0]
+        self._ring = self._names.ring(shard.shards, fingerprint(self._header))
+        ending = shard_name("", shard.number)
+        self._queues = [inbound.queue.removesuffix(ending) for inbound in lane.inbound]  # as configured
+        self._path = f"lanes.{shard.lane}.shards"
+
+    async def open(self, *, at_start: bool) -> None:
+        if not at_start and await exchange_exists(self._link, self._names.exchange) and await self._lead():
+            return
+        if not await self._make():
+            return  # whoever makes the queue that is missing leads producers here
+        placed = self._names.placed(fingerprint(self._header, await self._probe()))
+        is_first = not await exchange_exists(self._link, self._names.placement)
+        if is_first:
+            whole = LaneNames(self._shard.lane, self._names.prefix)
+            self._refuse(await _remains(self._link, whole, self._queues))
+        elif await self._keep(placed) and await self._lead():
+            self._tell()
+            return
+        elif not await self._leave_former():
+            return
+        await self._keep(placed)
+        await self._lead()
+        self._tell()
+
+    def _tell(self) -> None:
+        names, shard = self._names, self._shard
+        log.info("shards_reached", lane=shard.lane, exchange=names.exchange, shards=shard.shards)
+
+    def _refuse(self, remains: list[str]) -> None:
+        if remains:
+            raise ConfigurationError(f"{self._path}: {_left(remains)}")
+
+    async def _make(self) -> bool:
+        """Everything but the exchange itself. False: an inbound queue of another shard is missing."""
+        numbers = range(1, self._shard.shards + 1)
+        channel = await self._link.open_channel()
+        try:
+            for number in numbers:
+                entrance = self._names.entrance(number)
+                await self._declare(channel, entrance, "direct")
+                for queue in self._queues:
+                    name = shard_name(queue, number)
+                    await self._link.call(
+                        channel, QueueBind(queue=name, exchange=entrance, routing_key=queue)
+                    )
+        except ChannelRefused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+            return False
+        arguments = {"hash-header": self._header}
+        await self._declare(channel, self._ring, RING_TYPE, durable=False, arguments=arguments)
+        for number in numbers:  # several dispatchers that do this at once bind in the same order, too
+            bind = ExchangeBind(
+                destination=self._names.entrance(number), source=self._ring, routing_key=_WEIGHT
+            )
+            await self._link.call(channel, bind)
+        await self._link.call(channel, commands.Channel.Close(200, "made", 0, 0))
+        return True
+
+    async def _declare(self, channel: int, exchange: str, kind: str, **more: Any) -> None:
+        await self._link.call(
+            channel, ExchangeDeclare(exchange=exchange, exchange_type=kind, **{"durable": True, **more})
+        )
+
+    async def _probe(self) -> list[int]:
+        """The shards of some groups. Raises ConfigurationError if two inbound queues don't agree on them, or
+        if it is not the group that decides."""
+        keys = [f"probe-{uuid.uuid4()}" for _ in range(2)]  # as if they were two inbound queues
+        numbers = range(1, self._shard.shards + 1)
+        channel = await self._link.open_channel()
+        places = {number: f"{self._names.entrance(number)}.{uuid.uuid4().hex[:8]}" for number in numbers}
+        for number, queue in places.items():
+            declare = QueueDeclare(queue=queue, exclusive=True, auto_delete=True)
+            await self._link.call(channel, declare)
+            for key in keys:
+                entrance = self._names.entrance(number)
+                await self._link.call(channel, QueueBind(queue=queue, exchange=entrance, routing_key=key))
+        for probe in range(_PROBES):
+            properties = commands.Basic.Properties(headers={self._header: f"probe {probe}"}).marshal()
+            for key in keys:
+                self._link.publish(
+                    channel, exchange=self._ring, routing_key=key, properties=properties,
+                    body=str(probe).encode(), mandatory=False,
+                )  # fmt: skip
+        found: dict[int, list[int]] = {probe: [] for probe in range(_PROBES)}
+        for number, queue in places.items():
+            # A queue answers how many it has before what came just now; a get comes after that.
+            get = commands.Basic.Get(queue=queue, no_ack=True)
+            while isinstance(got := await self._link.call(channel, get), Fetched):
+                found[int(got.body)].append(number)
+            await self._link.call(channel, commands.Queue.Delete(queue=queue))
+        await self._link.call(channel, commands.Channel.Close(200, "probed", 0, 0))
+        return self._judged(found, len(keys))
+
+    def _judged(self, found: dict[int, list[int]], keys: int) -> list[int]:
+        if any(len(shards) != keys or len(set(shards)) > 1 for shards in found.values()):
+            text = f"the inbound queues don't agree where a group belongs; delete the exchange {self._ring}"
+            raise ConfigurationError(f"{self._path}: {text}")
+        placed = [shards[0] for shards in found.values()]
+        if len(set(placed)) == 1:
+            text = f"the exchange {self._ring} does not spread by the header {self._header}; delete it"
+            raise ConfigurationError(f"{self._path}: {text}")
+        return placed
+
+    async def _lead(self) -> bool:
+        """Lead producers to the ring; False: they are led to another one.
+
+        The ring takes everything that the exchange has no binding for, so both begin at once.
+        """
+        return await self._declare_leading(self._names.exchange, self._ring, durable=False)
+
+    async def _keep(self, placed: str) -> bool:
+        """Keep which groups are where; False: they were elsewhere before."""
+        return await self._declare_leading(self._names.placement, placed, durable=True)
+
+    async def _declare_leading(self, exchange: str, alternate: str, *, durable: bool) -> bool:
+        channel = await self._link.open_channel()
+        arguments = {"alternate-exchange": alternate}
+        try:
+            await self._declare(channel, exchange, "fanout", durable=durable, arguments=arguments)
+        except ChannelRefused as refused:
+            if refused.code != PRECONDITION_FAILED:
+                raise
+            return False
+        await self._link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
+        return True
+
+    async def _leave_former(self) -> bool:
+        """Groups go to other shards from now on. False: not yet, for something is left in former ones that
+        are shards of today as well, which hand it out. Raises ConfigurationError if something is left in
+        others."""
+        former = _Former(self._link, self._names, self._queues)
+        for is_led_to in (True, False):
+            remains = await former.remains()
+            self._refuse(
+                [each for number, left in remains.items() for each in left if number > self._shard.shards]
+            )
+            if remains:
+                left = [each for number in remains for each in remains[number]]
+                log.warning("shards_kept", lane=self._shard.lane, left=left)
+                return False
+            if is_led_to:  # and somebody may have published since
+                await _delete(self._link, self._names.exchange)
+        await _delete(self._link, self._names.placement)
+        return True
+
+
+class _Former:
+    """The shards that a lane has, or had before."""
+
+    def __init__(self, link: Link, names: ShardNames, queues: list[str]) -> None:
+        self._link, self._names, self._queues = link, names, queues
+
+    async def remains(self) -> dict[int, list[str]]:
+        """What is left in each, in words; only those in which something is left."""
+        numbers = range(1, SHARDS_MAX + 1)
+        entrances = [self._names.entrance(number) for number in numbers]
+        are_there = await asyncio.gather(*(exchange_exists(self._link, each) for each in entrances))
+        found = {}
+        for number, is_there in zip(numbers, are_there, strict=True):
+            queues = [shard_name(queue, number) for queue in self._queues]
+            if is_there and (left := await _remains(self._link, self._names.shard(number), queues)):
+                found[number] = left
+        return found
+
+
+async def _no_longer_shards(link: Link, lane: LaneSettings, prefix: str) -> None:
+    names = ShardNames(lane.name, prefix)
+    if not await exchange_exists(link, names.placement):
+        return
+    remains = await _Former(link, names, [inbound.queue for inbound in lane.inbound]).remains()
+    if remains:
+        left = _left(each for of_shard in remains.values() for each in of_shard)
+        raise ConfigurationError(f"lanes.{lane.name}.shards: {left}")
+    await _delete(link, names.exchange)
+    await _delete(link, names.placement)
+
+
+def _left(remains: Iterable[str]) -> str:
+    return f"{'; '.join(remains)}: that has to end first, with the configuration of before"
+
+
+async def _remains(link: Link, names: LaneNames, queues: list[str]) -> list[str]:
+    """What is left of a lane that nobody should lead any more, in words."""
+    found = []
+    if await _is_led(link, names):
+        found.append(f"a dispatcher leads {names.lane}")
+    else:
+        found += [f"messages in {queue}" for queue in queues if await _has_messages(link, queue)]
+    if await find_parking_queues(link, parking_queues(names, PARKING_QUEUES_MAX)):
+        found.append(f"parked messages of {names.lane}")
+    return found
+
+
+async def _is_led(link: Link, names: LaneNames) -> bool:
+    declared = await _asked(link, QueueDeclare(queue=names.lock, passive=True))
+    return declared is not None and declared.consumer_count > 0
+
+
+async def _has_messages(link: Link, queue: str) -> bool:
+    """Fetches one, which goes back at once: of a quorum queue without a leader RabbitMQ counts none. That
+    takes the right to read the queue, also if it is not there; to look whether it is there takes none."""
+    is_there = await _asked(link, QueueDeclare(queue=queue, passive=True)) is not None
+    return is_there and isinstance(await _asked(link, BasicGet(queue=queue)), Fetched)
+
+
+async def _asked(link: Link, question: base.Frame) -> Any:
+    """The answer about a queue; None: it is not there."""
+    channel = await link.open_channel()
+    try:
+        answer = await link.call(channel, question)
+    except ChannelRefused as refused:
+        if refused.code != NOT_FOUND or node_is_away(refused):
+            raise
+        return None
+    await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))
+    return answer
+
+
+async def _delete(link: Link, exchange: str) -> None:
+    channel = await link.open_channel()
+    await link.call(channel, ExchangeDelete(exchange=exchange))  # also if it is not there
+    await link.call(channel, commands.Channel.Close(200, "deleted", 0, 0))

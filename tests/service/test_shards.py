@@ -1,0 +1,223 @@
+"""`shards`: one exchange leads each group to one of several lanes, whose leaders are independent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from dispatcher.amqp.methods import ExchangeDeclare
+from dispatcher.errors import ConfigurationError
+from dispatcher.nodes.servers import PrivateServers
+from dispatcher.service.shards import PLUGIN, RING_TYPE, fingerprint
+from dispatcher.wire.shards import ShardNames, shard_name
+from tests.conftest import Vhost
+from tests.service.clients import Client
+from tests.service.conftest import Starter
+from tests.service.harness import LANE, START_S, Bench, bench_of, lane, private_vhost
+from tests.service.program import program
+from tests.service.protocol_consumer import ProtocolConsumer
+from tests.spec.lane_bench import clause
+from tests.waiting import eventually
+
+QUEUES = ("high", "low")
+GROUPS = 40
+EACH = 25
+
+
+def shards(count: int, **keys: Any) -> dict[str, Any]:
+    return lane(*QUEUES, shards=count, **keys)
+
+
+def names_in(vhost: Vhost) -> ShardNames:
+    return ShardNames(LANE, vhost.redis_prefix)
+
+
+async def consumers_of(bench: Bench, count: int) -> dict[int, list[ProtocolConsumer]]:
+    """Two for each shard."""
+    numbers = range(1, count + 1)
+    return {
+        number: [await bench.joined(name, shard_name(LANE, number)) for name in ("a", "b")]
+        for number in numbers
+    }
+
+
+def publish(client: Client, names: ShardNames, start: int, end: int) -> None:
+    """Of each group its messages from `start` on, in both queues."""
+    for n in range(start, end):
+        for group in range(GROUPS):
+            for queue in QUEUES:
+                client.send(queue, f"{queue} {group} {n}".encode(), f"group {group}", exchange=names.exchange)
+
+
+def shard_of_groups(consumers: dict[int, list[ProtocolConsumer]], each: int) -> dict[str, int]:
+    """In which shard each group was, when each queue's messages of it came once and in order."""
+    got: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, set[int]] = defaultdict(set)
+    for number, of_shard in consumers.items():
+        for consumer in of_shard:
+            assert not consumer.repeated
+            for body in consumer.bodies():
+                queue, group, n = body.decode().split()
+                got[group][queue].append(int(n))
+                found[group].add(number)
+    assert all(got[str(group)] == {queue: list(range(each)) for queue in QUEUES} for group in range(GROUPS))
+    assert all(len(numbers) == 1 for numbers in found.values())
+    return {group: min(numbers) for group, numbers in found.items()}
+
+
+def count_of(consumers: dict[int, list[ProtocolConsumer]]) -> int:
+    return sum(len(consumer.received) for of_shard in consumers.values() for consumer in of_shard)
+
+
+async def test_groups_keep_their_order_and_their_shard_while_a_leader_is_killed(
+    bench: Bench, dispatcher_process: Starter
+) -> None:
+    clause("S-1", "Each has a leader, inbound queues")
+    clause("S-2", "All messages of a group go to one shard, whichever inbound queue they are for")
+    first = dispatcher_process("first", **{LANE: shards(3)})
+    await asyncio.to_thread(first.ready)
+    second = dispatcher_process("second", **{LANE: shards(3)})
+    await asyncio.to_thread(second.ready)
+    consumers, client = await consumers_of(bench, 3), await bench.client()
+    publish(client, names_in(bench.vhost), 0, EACH)
+    await eventually(lambda: count_of(consumers) > GROUPS, START_S, "messages to flow")
+    first.kill9()
+    publish(client, names_in(bench.vhost), EACH, 2 * EACH)
+    await client.confirmed()
+    total = 2 * EACH * GROUPS * len(QUEUES)
+    await eventually(lambda: count_of(consumers) >= total, START_S, "everything to be handed over")
+    assert set(shard_of_groups(consumers, 2 * EACH).values()) == {1, 2, 3}
+
+
+@pytest.fixture
+async def private_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]:
+    async with bench_of(private_vhost(private_servers, "/")) as made:
+        yield made
+
+
+async def test_groups_have_the_same_shards_after_a_restart_of_rabbitmq(
+    private_servers: PrivateServers, private_bench: Bench
+) -> None:
+    clause("S-3", "A group has the same shard before and after a restart of RabbitMQ")
+    bench, names = private_bench, names_in(private_bench.vhost)
+    await bench.run(**{LANE: shards(5)})
+    client = await bench.client()
+    publish(client, names, 0, 1)
+    await client.confirmed()
+    consumers = await consumers_of(bench, 5)
+    await eventually(lambda: count_of(consumers) == GROUPS * len(QUEUES), what="the first messages")
+    before = shard_of_groups(consumers, 1)
+    await asyncio.to_thread(private_servers.rabbitmq.stop)
+    await asyncio.to_thread(private_servers.rabbitmq.start)
+    await eventually(lambda: all("lane_epoch" in bench.status(name) for name in bench.runners), START_S)
+    client = await bench.client()
+    publish(client, names, 0, 1)
+    await client.confirmed()
+    consumers = await consumers_of(bench, 5)
+    await eventually(lambda: count_of(consumers) == GROUPS * len(QUEUES), what="the later messages")
+    assert shard_of_groups(consumers, 1) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"), [({}, "don't agree"), ({"hash-header": "other"}, "does not spread")]
+)
+async def test_a_ring_that_does_not_spread_by_the_group_is_refused(
+    bench: Bench, arguments: dict[str, Any], problem: str
+) -> None:
+    clause("S-4", "It does not start if they don't agree, or if it is not the group header that decides")
+    client = await bench.client()
+    ring = names_in(bench.vhost).ring(3, fingerprint("x-group-id"))
+    declare = ExchangeDeclare(exchange=ring, exchange_type=RING_TYPE, arguments=arguments)
+    await client.link.call(client.channel, declare)
+    with pytest.raises(ConfigurationError, match=rf"lanes\.orders\.shards: .*{problem}"):
+        await bench.run(**{LANE: shards(3)})
+
+
+async def test_without_the_plugin_the_start_says_what_to_enable(
+    private_servers: PrivateServers, private_bench: Bench
+) -> None:
+    node = private_servers.rabbitmq
+    node.evaluate(f'rabbit_registry:unregister(exchange, <<"{RING_TYPE}">>)')
+    try:
+        with pytest.raises(ConfigurationError, match=rf"lanes\.orders\.shards: .*{PLUGIN}"):
+            await private_bench.run(wait=False, **{LANE: shards(2)})
+        checked = await program(private_bench.vhost, "check", shards=2)
+        assert (checked.returncode, checked.stdout.count(PLUGIN)) == (1, 1)
+    finally:
+        module = "rabbit_exchange_type_consistent_hash"
+        node.evaluate(f'rabbit_registry:register(exchange, <<"{RING_TYPE}">>, {module})')
+    checked = await program(private_bench.vhost, "check", shards=2)
+    assert (checked.returncode, checked.stdout.count(PLUGIN)) == (0, 0)
+
+
+async def stopped(bench: Bench) -> None:
+    for name in list(bench._tasks):
+        await bench.stop(name)
+
+
+async def drained(bench: Bench, count: int) -> dict[int, list[ProtocolConsumer]]:
+    """With consumers in each shard, until nothing is left."""
+    consumers = await consumers_of(bench, count)
+    for number in range(1, count + 1):
+        for queue in QUEUES:
+            await bench.acked(shard_name(queue, number), shard_name(LANE, number))
+    for consumer in (consumer for of_shard in consumers.values() for consumer in of_shard):
+        await consumer.drop()
+    return consumers
+
+
+async def test_more_shards_count_from_the_start_that_finds_the_former_ones_empty(bench: Bench) -> None:
+    clause("S-5", "A start that does not find that leaves the groups where they were")
+    client, names = await bench.client(), names_in(bench.vhost)
+    await bench.run(**{LANE: shards(2)})
+    publish(client, names, 0, 1)
+    await client.confirmed()
+    await stopped(bench)
+    await bench.run(**{LANE: shards(3)})
+    publish(client, names, 1, 2)
+    await client.confirmed()
+    consumers = await drained(bench, 3)
+    assert set(shard_of_groups(consumers, 2).values()) == {1, 2}
+    await stopped(bench)
+    await bench.run(**{LANE: shards(3)})
+    publish(client, names, 0, 1)
+    await client.confirmed()
+    assert set(shard_of_groups(await drained(bench, 3), 1).values()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("fewer", [1, 2])
+async def test_fewer_shards_are_refused_until_the_former_ones_are_empty(bench: Bench, fewer: int) -> None:
+    clause("S-5", "it is refused if something is left in a shard that it would not lead")
+    client, names = await bench.client(), names_in(bench.vhost)
+    await bench.run(**{LANE: shards(3)})
+    publish(client, names, 0, 1)
+    await client.confirmed()
+    await stopped(bench)
+    with pytest.raises(ConfigurationError, match=rf"lanes\.orders\.shards: .*{shard_name('high', 3)}"):
+        await bench.run(wait=False, **{LANE: shards(fewer)})
+    await stopped(bench)
+    await bench.run(**{LANE: shards(3)})
+    consumers = await drained(bench, 3)
+    shard_of_groups(consumers, 1)
+    await stopped(bench)
+    await bench.run(**{LANE: shards(fewer)})
+    assert set(bench._tasks) == ({LANE} if fewer == 1 else {shard_name(LANE, 1), shard_name(LANE, 2)})
+
+
+async def test_shards_are_refused_while_something_is_left_of_the_lane_without_them(bench: Bench) -> None:
+    client = await bench.client()
+    await bench.run(**{LANE: shards(1)})
+    with pytest.raises(ConfigurationError, match=r"lanes\.orders\.shards: a dispatcher leads orders"):
+        await bench.run(wait=False, **{LANE: shards(2)})
+    client.send("low", b"one", "group")
+    await client.confirmed()
+    await stopped(bench)
+    with pytest.raises(ConfigurationError, match=r"lanes\.orders\.shards: messages in low"):
+        await bench.run(wait=False, **{LANE: shards(2)})
+    await client.purge("low")
+    await stopped(bench)
+    await bench.run(**{LANE: shards(2)})
