@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -19,6 +20,7 @@ from dispatcher.client.io_thread import IoThread
 from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.pika_link import PikaLink
 from dispatcher.client.retries import RetryChoice
+from dispatcher.client.shards import ShardsEngine
 from dispatcher.client.thread_runner import BlockingHandler, ThreadRunner, wait_until_told
 
 
@@ -83,6 +85,14 @@ class _BlockingInbox:
         self._waiting.put(None)
 
 
+def _settle(
+    io: IoThread, engine: ConsumerEngine[BlockingMessage], message: BlockingMessage, reason: str | None,
+    attempts: int,
+) -> bool:  # fmt: skip
+    io.submit(lambda: engine.settle(message, reason, attempts))
+    return True
+
+
 class BlockingGroupConsumer(ConsumerBase):
     """`GroupConsumer` for threads; see there for the promises.
 
@@ -100,7 +110,7 @@ class BlockingGroupConsumer(ConsumerBase):
     def _set_up(self) -> None:
         self._inbox = _BlockingInbox()
         self._io: IoThread | None = None
-        self._engine: ConsumerEngine[BlockingMessage] | None = None
+        self._engine: ConsumerEngine[BlockingMessage] | ShardsEngine[BlockingMessage] | None = None
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -111,7 +121,7 @@ class BlockingGroupConsumer(ConsumerBase):
             io = self._io = IoThread(f"dispatcher {endpoint.connection_name}", self._crashed)
             self._engine = self._identity.engine(
                 BlockingMessage,
-                self._settle,
+                lambda engine: partial(_settle, io, engine),
                 io,
                 self._inbox,
                 lambda receiver: PikaLink(endpoint, receiver, io),
@@ -226,15 +236,10 @@ class BlockingGroupConsumer(ConsumerBase):
         if self._inbox.over.done():
             self._inbox.over.result()
 
-    def _opened(self) -> tuple[IoThread, ConsumerEngine[BlockingMessage]]:
+    def _opened(self) -> tuple[IoThread, ConsumerEngine[BlockingMessage] | ShardsEngine[BlockingMessage]]:
         if self._io is None or self._engine is None:
             raise RuntimeError("the consumer is not open: use `with`, or call its open()")
         return self._io, self._engine
-
-    def _settle(self, message: BlockingMessage, reason: str | None, attempts: int) -> bool:
-        io, engine = self._opened()
-        io.submit(lambda: engine.settle(message, reason, attempts))
-        return True
 
     def _crashed(self, error: Exception) -> None:
         if not self._inbox.over.done():

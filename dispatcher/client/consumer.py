@@ -18,6 +18,7 @@ from dispatcher.client.inbox import Inbox
 from dispatcher.client.links import CLOSE_TIMEOUT_S
 from dispatcher.client.retries import RetryChoice
 from dispatcher.client.runner import SLICE_MS, Handler, Runner, monotonic_ms, until_told
+from dispatcher.client.shards import ShardsEngine
 
 
 class GroupConsumer(ConsumerBase):
@@ -40,6 +41,9 @@ class GroupConsumer(ConsumerBase):
     were taken by iteration. It tells the dispatcher by itself, with its settles; while more than one message
     that it has not told was taken and is not settled, with a word more, at most every 5 ms.
 
+    With `sharded` the lane is one with `shards`: the consumer joins all of them, and whatever this says of a
+    lane holds for each. The first one says how many there are, at any time anew.
+
     `consumer_id` must be unique in the lane: a second consumer of the same id waits until the first is gone.
     Raises ConfigurationError for arguments that can't work. Iteration and `run` raise ConfigurationError when
     RabbitMQ refuses user, vhost or rights at the first attempt, and ConsumerRefused when the dispatcher does;
@@ -48,7 +52,7 @@ class GroupConsumer(ConsumerBase):
 
     def _set_up(self) -> None:
         self._inbox = Inbox()
-        self._engine: ConsumerEngine[Message] | None = None
+        self._engine: ConsumerEngine[Message] | ShardsEngine[Message] | None = None
         self._slice_ends_ms = 0
 
     # --- life -----------------------------------------------------------------------------------------
@@ -58,8 +62,9 @@ class GroupConsumer(ConsumerBase):
         if self._engine is None:
             endpoint = self._identity.endpoint
             self._engine = self._identity.engine(
-                Message, self._settle, AioLoop(), self._inbox, lambda receiver: AioLink(endpoint, receiver)
-            )
+                Message, lambda engine: engine.settle, AioLoop(), self._inbox,
+                lambda receiver: AioLink(endpoint, receiver),
+            )  # fmt: skip
             self._engine.start()
 
     async def joined(self) -> None:
@@ -175,13 +180,10 @@ class GroupConsumer(ConsumerBase):
     async def _ended(self) -> None:
         await self._inbox.until(lambda: False)
 
-    def _opened(self) -> ConsumerEngine[Message]:
+    def _opened(self) -> ConsumerEngine[Message] | ShardsEngine[Message]:
         if self._engine is None:
             raise RuntimeError("the consumer is not open: use `async with`, or await its open()")
         return self._engine
-
-    def _settle(self, message: Message, reason: str | None, attempts: int) -> bool:
-        return self._opened().settle(message, reason, attempts)
 
     @contextlib.contextmanager
     def _stopping_on_signals(self) -> Iterator[None]:

@@ -103,6 +103,11 @@ class ConsumerEngine(Generic[M]):
         self._ask_step()
         return settled
 
+    def share(self, prefetch: int) -> None:
+        """Take so many messages at a time from now on."""
+        self._membership.share(prefetch, self._loop.now_ms())
+        self._ask_step()
+
     def limit(self, concurrency: int) -> None:
         """The application processes at most `concurrency` messages at a time, one of each group."""
         self._membership.limit(concurrency)
@@ -130,6 +135,11 @@ class ConsumerEngine(Generic[M]):
     @property
     def joined(self) -> bool:
         return self._membership.joined
+
+    @property
+    def shards(self) -> int:
+        """How many shards the lane has, as far as a welcome has told it."""
+        return self._membership.member.shards
 
     @property
     def retry(self) -> RetryPolicy:

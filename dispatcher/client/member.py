@@ -29,6 +29,7 @@ from dispatcher.errors import InvalidTransition
 from dispatcher.wire import protocol
 from dispatcher.wire.bundle import BundleLimits
 from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, InHand, Join, Leave, Settle
+from dispatcher.wire.shards import SHARDS_MAX
 
 #: Seen numbers are kept exactly; past this many ranges (or failures) the incarnation finishes what it has
 #: and a new one, with nothing to remember, takes its place.
@@ -126,6 +127,7 @@ class Member(Generic[C]):
         self.n = 0  # joins announced so far
         self.queue = ""
         self.retry: RetryPolicy | None = None  # of the lane, as the latest welcome said
+        self.shards = 1  # of the lane, as the latest welcome said
         self.in_hand: dict[int, C] = {}  # by seq, in the order of arrival
         #: What the application has of these. `wake`: `poll` is to be called, perhaps from another thread.
         self.begun = BegunMessages(concurrency, wake)
@@ -182,6 +184,15 @@ class Member(Generic[C]):
             self._leave_token = 0
 
     # --- facts: messages of the queue -----------------------------------------------------------------
+
+    def share(self, prefetch: int, now_ms: int) -> None:
+        """Another prefetch counts from now on: the dispatcher hears of it with the next join."""
+        if prefetch == self.prefetch:
+            return
+        self.prefetch = prefetch
+        self.settling.full_count = max(1, prefetch // 2)
+        if self.standing in ONLINE:
+            self._announce(now_ms)
 
     def notice_received(self, kind: str, body: dict[str, Any], now_ms: int) -> None:
         """A message of type `dispatch.*` that is no work. Types that aren't known are ignored."""
@@ -406,6 +417,8 @@ class Member(Generic[C]):
         if isinstance(heartbeat_ms, int) and heartbeat_ms > 0:
             self._heartbeat_ms = heartbeat_ms
         self.retry = RetryPolicy.of_welcome(body.get("retry")) or self.retry
+        shards = body.get("shards", 1)
+        self.shards = shards if isinstance(shards, int) and 1 <= shards <= SHARDS_MAX else 1
         if self.standing is Standing.JOINING:  # a repeated answer does nothing
             self._heartbeat_at_ms = now_ms
         self._become(Standing.JOINED)

@@ -72,6 +72,11 @@ class LaneMembership(Generic[M]):
         """The application processes at most `concurrency` messages at a time, one of each group."""
         self._concurrency = self.member.begun.concurrency = concurrency
 
+    def share(self, prefetch: int, now_ms: int) -> None:
+        """Take so many messages at a time from now on."""
+        self._prefetch = prefetch
+        self.member.share(prefetch, now_ms)
+
     def _next_member(self, now_ms: int, leftovers: Iterable[Settle] = ()) -> Member[M]:
         return Member(
             self.consumer, self._new_incarnation(), self._prefetch, tokens=self._tokens,

@@ -24,7 +24,7 @@ class Settling:
     def __init__(self, consumer: str, incarnation: str, *, full_count: int) -> None:
         self._consumer = consumer
         self._incarnation = incarnation
-        self._full_count = full_count  # this many finished messages don't wait for more
+        self.full_count = full_count  # this many finished messages don't wait for more
         self._acked = SeqRanges()
         self._failed: dict[int, FailedMessage] = {}
         self._count = 0
@@ -60,7 +60,7 @@ class Settling:
             return 0
         if not self._count:
             return None
-        if nothing_in_hand or self._count >= self._full_count:
+        if nothing_in_hand or self._count >= self.full_count:
             return 0
         return self._first_at_ms + COALESCE_MS
 

@@ -24,4 +24,6 @@ def answer(state: LaneState, queue: str, kind: str, **whom: Any) -> None:
     body = {**whom, "heartbeat": options.heartbeat_ms}
     if kind == TYPE_WELCOME:
         body["retry"] = {"attempts": options.attempts, "backoff": options.backoff_ms}
+        if options.shards > 1:
+            body["shards"] = options.shards
     state.effects.actions.append(SendNotice(queue, kind, body))

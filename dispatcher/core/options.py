@@ -88,6 +88,7 @@ class LaneOptions:
         None  # how long later messages wait for a missing number; None: not at all
     )
     sequences_max: int = 1_000_000  # groups whose last number is kept, about 150 bytes each
+    shards: int = 1  # so many lanes are one for consumers; this is one of them
     strict_identity: bool = False  # the words of an incarnation count only from the user of its join
     own_prefix: str = "dispatch."  # that names of queues and exchanges of the dispatcher's begin with
     parking_queues: tuple[str, ...] = ()  # their names, in order; none: nothing is parked

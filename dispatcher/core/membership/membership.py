@@ -98,7 +98,7 @@ class Membership(Feature):
 
     def begin(self) -> None:
         """Ping every known queue; where Redis may have lost data, ask every consumer which messages it has.
-        Consumers of a forwarding lane can't be asked."""
+        Consumers of a forwarding lane can't be asked. Those of a shard hear how many there are by now."""
         consumers = self._state.by_uuid.values()
         if not self._is_complete and not self._state.options.handover:
             self._reports.begin()
@@ -107,6 +107,8 @@ class Membership(Feature):
         for consumer in consumers:
             if consumer.evicted_by is None:
                 self.liveness.ping(consumer)
+                if self._state.options.shards > 1:
+                    send_notice(self._state, consumer, TYPE_WELCOME)
 
     def _enter(self, number: int, row: IncarnationRow) -> Consumer:
         state = self._state
