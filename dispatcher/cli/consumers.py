@@ -11,11 +11,12 @@ from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.consumer_connections import ConsumerConnections
 from dispatcher.cli.output import console, counted, print_json, print_result, span, states, table
 from dispatcher.cli.rabbitmq import connected
+from dispatcher.cli.shards import over_shards
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 
 app = typer.Typer(help="Look at the consumers of a lane; drain and end them.", no_args_is_help=True)
 
-app.command()(flags.drain)
+app.command()(over_shards(flags.drain))
 
 _KEYS = ("prefetch", "in_flight", "groups", "incarnation", "queue")
 _COLUMNS = (
@@ -32,6 +33,7 @@ _COLUMNS = (
 
 
 @app.command("list")
+@over_shards
 def list_consumers(
     lane: options.LaneName,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
@@ -85,6 +87,7 @@ def state_text(row: dict[str, Any]) -> str:
 
 
 @app.command("evict")
+@over_shards
 def evict(
     lane: options.LaneName,
     consumer: options.ConsumerName,

@@ -14,6 +14,7 @@ from dispatcher.cli import flags, operations, options, verbs
 from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, states, table
 from dispatcher.cli.rabbitmq import connected, look_at_queue
+from dispatcher.cli.shards import over_shards
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.views.group_states import AskedState
@@ -23,12 +24,12 @@ from dispatcher.wire.plain_text import printable
 app = typer.Typer(
     help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True
 )
-app.command()(flags.pause)
-app.command()(flags.resume)
-app.command()(flags.pin)
-app.command()(operations.purge)
-app.command()(operations.move)
-app.command()(operations.reroute)
+app.command()(over_shards(flags.pause))
+app.command()(over_shards(flags.resume))
+app.command()(over_shards(flags.pin))
+app.command()(over_shards(operations.purge))
+app.command()(over_shards(operations.move))
+app.command()(over_shards(operations.reroute))
 
 _ROW_KEYS = ("group", "state", "owner", "epoch", "held", "in_flight", "parked")
 _FLAGS = "flags"
@@ -59,6 +60,7 @@ class SortOrder(StrEnum):
 
 
 @app.command("list")
+@over_shards
 def list_groups(
     lane: options.LaneName,
     limit: Annotated[int, typer.Option(min=1, max=GROUPS_PER_PAGE_MAX, help="Show at most this many.")] = 50,
@@ -120,6 +122,7 @@ def _print_groups(out: Console, result: dict[str, Any], *, wide: bool) -> None:
 
 
 @app.command("show")
+@over_shards
 def show_group(
     lane: options.LaneName,
     group: options.GroupText,
@@ -147,6 +150,7 @@ def show_group(
 
 
 @app.command("why")
+@over_shards
 def why_group(
     lane: options.LaneName,
     group: options.GroupText,
@@ -177,6 +181,7 @@ def why_group(
 
 
 @app.command("close")
+@over_shards
 def close_group(
     lane: options.LaneName,
     group: options.GroupText,

@@ -114,6 +114,13 @@ def load_settings(file: Path) -> Settings:
     return config.load(file, os.environ)
 
 
+def shards_of(settings: Settings, lane: str) -> list[str]:
+    """The names of the lane's shards; none: it has no shards, or is one."""
+    return [
+        name for name, each in settings.lanes.items() if each.shard is not None and each.shard.lane == lane
+    ]
+
+
 def lane_names(settings: Settings, lane: str) -> LaneNames:
     """The lane's names on the broker. Raises ConfigurationError for a lane that is not configured."""
     if lane not in settings.lanes:

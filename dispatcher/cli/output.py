@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, Final
 
 from rich import box
@@ -29,6 +31,9 @@ _STATES: Final = {
 }
 
 
+_COLLECTED: Final[ContextVar[list[Any] | None]] = ContextVar("collected", default=None)
+
+
 class _Console(Console):
     """Escapes characters that are not printable, so that no text of others can control the terminal."""
 
@@ -42,7 +47,21 @@ def console() -> Console:
     return _Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH_IN_FILES)
 
 
+@contextlib.contextmanager
+def collected_json() -> Iterator[list[Any]]:
+    """What would be printed as JSON is in this list instead."""
+    collected: list[Any] = []
+    token = _COLLECTED.set(collected)
+    try:
+        yield collected
+    finally:
+        _COLLECTED.reset(token)
+
+
 def print_json(value: Any) -> None:
+    if (collected := _COLLECTED.get()) is not None:
+        collected.append(value)
+        return
     knows_all = (sys.stdout.encoding or "").lower().startswith("utf")
     print(json_text.dumps(value, indent=2) if knows_all else json.dumps(value, indent=2))
 

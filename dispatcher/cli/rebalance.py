@@ -12,11 +12,13 @@ from dispatcher.cli.command_client import ask_lane
 from dispatcher.cli.output import console, print_json, table
 from dispatcher.cli.rebalance_plan import apply_plan
 from dispatcher.cli.rebalance_plan import show as show_planned
+from dispatcher.cli.shards import over_shards
 from dispatcher.settings import PauseName
 
 _COLUMNS = ("group", "from", "to", "waits for")
 
 
+@over_shards
 def rebalance(
     lane: options.LaneName,
     reset: Annotated[

@@ -71,7 +71,9 @@ def status(
     """
     refuse_json(watches=watches, as_json=as_json)
     settings = options.load_settings(file)
-    wanted = [lane] if lane is not None else list(settings.lanes)
+    wanted = list(settings.lanes)
+    if lane is not None:
+        wanted = options.shards_of(settings, lane) or [lane]
     names = [options.lane_names(settings, name) for name in wanted]
 
     def look() -> list[dict[str, Any]]:
