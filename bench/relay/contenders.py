@@ -23,6 +23,7 @@ from dispatcher.nodes.process import GuardedProcess
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.bundle import BundleLimits
 from dispatcher.wire.protocol import LaneNames
+from dispatcher.wire.shards import ShardNames
 
 INBOUND: Final = "inbound"
 CONSUMERS: Final = 4
@@ -57,6 +58,11 @@ class Contender(ABC):
         self._place = place
         self._meter = meter
         self._consumers: list[PlainConsumer | ProtocolConsumer] = []
+
+    @property
+    def exchange(self) -> str:
+        """Where messages are published, with the inbound queue as their routing key."""
+        return ""
 
     @abstractmethod
     async def prepare(self) -> None:
@@ -120,13 +126,14 @@ class Dispatcher(Contender):
 
     name = "dispatcher"
     policy: ClassVar[str]
+    inbound: ClassVar[dict[str, Any]] = {"queue": INBOUND}
     keys: ClassVar[dict[str, Any]] = {}  # of the lane, beside its policy
     bundle: ClassVar[BundleLimits | None] = BUNDLE  # that its consumers ask for
     process_type: ClassVar[type[DispatcherProcess]] = DispatcherProcess
 
     async def prepare(self) -> None:
         place = self._place
-        lane: dict[str, Any] = {"policy": self.policy, "inbound": [{"queue": INBOUND}], **self.keys}
+        lane: dict[str, Any] = {"policy": self.policy, "inbound": [self.inbound], **self.keys}
         configuration = {
             "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
             "prefix": place.redis_prefix, "lanes": {LANE: lane},
@@ -136,10 +143,12 @@ class Dispatcher(Contender):
         self._start_cpu_s = await self._settled_cpu_s()
         await asyncio.to_thread(self._process.stop)
         for number in range(CONSUMERS):
-            consumer = ProtocolConsumer(
-                self._meter, LaneNames(LANE, place.redis_prefix), f"consumer-{number}", self.bundle
-            )
-            self._consumers.append(consumer)
+            names = self._lane(number)
+            self._consumers.append(ProtocolConsumer(self._meter, names, f"consumer-{number}", self.bundle))
+
+    def _lane(self, number: int) -> LaneNames:
+        """That the consumer with this number joins."""
+        return LaneNames(LANE, self._place.redis_prefix)
 
     async def start(self) -> None:
         for consumer in self._consumers:
@@ -200,6 +209,21 @@ class FixedWindow(Exclusive):
 
     name = "dispatcher, exclusive, fixed windows"
     keys: ClassVar[dict[str, Any]] = {"group_window": {"initial": 60_000, "max": 60_000}, "steal_after": None}
+
+
+class ExclusiveShards(Exclusive):
+    """Four shards in one process, with a consumer in each."""
+
+    name = "dispatcher, exclusive, 4 shards"
+    inbound: ClassVar[dict[str, Any]] = {"queue": INBOUND, "declare": True}
+    keys: ClassVar[dict[str, Any]] = {"shards": CONSUMERS}
+
+    @property
+    def exchange(self) -> str:
+        return ShardNames(LANE, self._place.redis_prefix).exchange
+
+    def _lane(self, number: int) -> LaneNames:
+        return ShardNames(LANE, self._place.redis_prefix).shard(number + 1)
 
 
 class Shovel(Contender):

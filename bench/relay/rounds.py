@@ -71,7 +71,7 @@ class Stage:
         """Relay a queue of `messages` that was filled before. Raises DispatcherError when it gets stuck."""
         meter = Meter(messages)
         async with self.place() as place, _opened(kind, place, meter) as contender:
-            publisher = Publisher(INBOUND, shape=shape)
+            publisher = Publisher(INBOUND, shape=shape, exchange=contender.exchange)
             await publisher.open(place.amqp_url)
             await publisher.fill(messages)
             await publisher.close()
@@ -91,7 +91,7 @@ class Stage:
         """Send at a steady rate and see when each arrives."""
         meter = Meter(messages, latencies=True)
         async with self.place() as place, _opened(kind, place, meter) as contender:
-            publisher = Publisher(INBOUND, shape=shape)
+            publisher = Publisher(INBOUND, shape=shape, exchange=contender.exchange)
             await publisher.open(place.amqp_url)
             await contender.start()
             await contender.begun()
