@@ -20,6 +20,7 @@ from tests.service.conftest import Starter
 from tests.service.harness import LANE, START_S, Bench, bench_of, lane, private_vhost
 from tests.service.program import program
 from tests.service.protocol_consumer import ProtocolConsumer
+from tests.service.test_spreading import Fleet
 from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
@@ -221,3 +222,31 @@ async def test_shards_are_refused_while_something_is_left_of_the_lane_without_th
     await client.purge("low")
     await stopped(bench)
     await bench.run(**{LANE: shards(2)})
+
+
+async def test_replicas_share_the_shards_out_while_messages_flow_in_order(bench: Bench) -> None:
+    names, client = names_in(bench.vhost), await bench.client()
+    fleet = Fleet(bench.settings(**{LANE: shards(4)}))
+    sent = 0
+
+    async def until(share: list[int]) -> None:
+        nonlocal sent
+        while fleet.shares() != share:
+            publish(client, names, sent, sent + 1)
+            sent += 1
+            await client.confirmed()
+
+    try:
+        await fleet.start("one")
+        await eventually(lambda: fleet.shares() == [4], START_S)
+        consumers = await consumers_of(bench, 4)
+        await fleet.start("two")
+        await until([2, 2])
+        await fleet.stop("one")
+        await until([4])
+        total = sent * GROUPS * len(QUEUES)
+        await eventually(lambda: count_of(consumers) >= total, START_S, "everything to be handed over")
+        shard_of_groups(consumers, sent)
+    finally:
+        for name in list(fleet.replicas):
+            await fleet.stop(name)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.service.shards import fingerprint
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.service.harness import LANE, Bench, lane
 from tests.service.program import Ended, program
@@ -99,3 +100,20 @@ async def test_what_one_shard_refuses_the_others_do(full: Bench) -> None:
 async def test_what_goes_on_for_ever_takes_one_shard(full: Bench) -> None:
     watched = await run(full, "groups", "list", LANE, "--watch")
     assert (watched.returncode, all(name in watched.stderr for name in NAMES)) == (2, True)
+
+
+async def test_shards_are_removed_one_by_one_and_what_they_share_with_the_lane(full: Bench) -> None:
+    client = await full.client()
+    for name in NAMES:
+        await full.stop(name)
+        await client.purge(name.replace(LANE, "in"))
+        removed = await run(full, "lane", "remove", name, "--yes")
+        assert removed.returncode == 0, removed.stderr
+    shown = json.loads((await run(full, "lane", "remove", LANE, "--dry-run", "--json")).stdout)
+    way = ShardNames(LANE, full.vhost.redis_prefix)
+    assert sorted(shown["exchanges"]) == sorted([way.exchange, way.placement])
+    assert (await run(full, "lane", "remove", LANE, "--yes")).returncode == 0
+    left = {each["name"] for each in full.vhost.management(f"exchanges/{full.vhost.name}")}
+    assert {name for name in left if name.startswith(way.prefix)} == {
+        way.ring(SHARDS, fingerprint("x-group-id"))
+    }
