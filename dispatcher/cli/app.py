@@ -55,7 +55,7 @@ _MODULES: Final = {
         "observe",
         "Look at an existing flow: what competing consumers do to its order, and what groups would cost.",
     ),
-    "lane": ("lane", "Take a lane out of service."),
+    "lane": ("lane", "Take a lane out of service, or change its number of shards."),
     "demo": (
         "demo",
         "Replay a repository's history through a lane, kill consumers and dispatcher, and verify the "

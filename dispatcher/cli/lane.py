@@ -14,6 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 from dispatcher.cli import options
 from dispatcher.cli.output import console, counted, print_json
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal
+from dispatcher.cli.reshard import reshard
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import ChannelRefused, CommandRefused
 from dispatcher.redis_store.removal import LaneInRedis, look_at_lane, remove_keys
@@ -22,7 +23,8 @@ from dispatcher.settings import Settings
 from dispatcher.wire.protocol import RESERVED_SEGMENTS, LaneNames, dotted_name_problem
 from dispatcher.wire.shards import ShardNames, shard_number, without_number
 
-app = typer.Typer(help="Take a lane out of service.", no_args_is_help=True)
+app = typer.Typer(help="Take a lane out of service, or change its number of shards.", no_args_is_help=True)
+app.command()(reshard)
 
 _ACCESS_REFUSED: Final = 403
 

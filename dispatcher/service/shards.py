@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import structlog
@@ -29,7 +29,7 @@ from dispatcher.amqp.methods import (
     QueueDeclare,
 )
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, ConfigurationError
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.topology import exchange_exists, node_is_away, parking_queues
@@ -55,6 +55,9 @@ PLUGIN_IS_MISSING: Final = f"RabbitMQ has no exchanges of type {RING_TYPE}: rabb
 _WEIGHT: Final = "1"
 #: So many groups are tried. That all are in one shard by chance happens once in 2^31 times.
 _PROBES: Final = 32
+#: So often in a row former shards must be seen to be empty, and what is between two looks.
+_EMPTY_LOOKS: Final = 3
+_EMPTY_LOOK_S: Final = 0.2
 
 
 def fingerprint(*parts: object) -> str:
@@ -81,6 +84,21 @@ async def open_shards(link: Link, lane: LaneSettings, prefix: str, *, at_start: 
         if isinstance(refused, ChannelRefused) and refused.code == ACCESS_REFUSED:
             raise ConfigurationError(f"{path}: {refused}") from refused
         raise
+
+
+#: What is left in these shards, in words; nothing, if they are empty.
+LookAtShards = Callable[[list[int]], Awaitable[list[str]]]
+
+
+async def change_shards(link: Link, lane: LaneSettings, prefix: str, remains: LookAtShards) -> bool:
+    """Let groups go to as many shards as `lane`, which is one of them, says. False: they do already.
+
+    RabbitMQ refuses publishes meanwhile, until all former shards are empty; `remains` looks at them, again
+    and again. If that is cancelled, groups go where they went before. Raises CommandRefused, if it can't
+    begin.
+    """
+    assert lane.shard is not None
+    return await _Way(link, lane, lane.shard, prefix).change(remains)
 
 
 class _Way:
@@ -113,6 +131,44 @@ class _Way:
         await self._keep(placed)
         await self._lead()
         self._tell()
+
+    async def change(self, remains: LookAtShards) -> bool:
+        if not await self._make():
+            raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing")
+        placed = self._names.placed(fingerprint(self._header, await self._probe()))
+        if not await exchange_exists(self._link, self._names.placement):
+            raise CommandRefused(f"{self._path}: no dispatcher has led producers to shards yet")
+        is_open = await exchange_exists(self._link, self._names.exchange)  # else a change was cut short
+        if await self._keep(placed) and await self._lead():
+            return False
+        before = await self._ring_before() if is_open else None
+        await _delete(self._link, self._names.exchange)
+        try:
+            await self._until_empty(remains)
+            await _delete(self._link, self._names.placement)
+            await self._keep(placed)
+        except BaseException:
+            if before is not None:
+                await self._declare_leading(self._names.exchange, before, durable=False)
+            raise
+        await self._lead()
+        return True
+
+    async def _ring_before(self) -> str:
+        """The one that producers are led to now."""
+        for count in range(2, SHARDS_MAX + 1):
+            ring = self._names.ring(count, fingerprint(self._header))
+            if await self._declare_leading(self._names.exchange, ring, durable=False):
+                return ring
+        raise CommandRefused(f"{self._path}: {self._names.exchange} leads to something else")
+
+    async def _until_empty(self, remains: LookAtShards) -> None:
+        """A message may be on its way to a leader while nobody counts it: so it must be so several times."""
+        numbers = await _Former(self._link, self._names, self._queues).numbers()
+        looks = 0
+        while looks < _EMPTY_LOOKS:
+            looks = 0 if await remains(numbers) else looks + 1
+            await asyncio.sleep(_EMPTY_LOOK_S)
 
     def _tell(self) -> None:
         names, shard = self._names, self._shard
@@ -243,15 +299,18 @@ class _Former:
     def __init__(self, link: Link, names: ShardNames, queues: list[str]) -> None:
         self._link, self._names, self._queues = link, names, queues
 
-    async def remains(self) -> dict[int, list[str]]:
-        """What is left in each, in words; only those in which something is left."""
+    async def numbers(self) -> list[int]:
         numbers = range(1, SHARDS_MAX + 1)
         entrances = [self._names.entrance(number) for number in numbers]
         are_there = await asyncio.gather(*(exchange_exists(self._link, each) for each in entrances))
+        return [number for number, is_there in zip(numbers, are_there, strict=True) if is_there]
+
+    async def remains(self) -> dict[int, list[str]]:
+        """What is left in each, in words; only those in which something is left."""
         found = {}
-        for number, is_there in zip(numbers, are_there, strict=True):
+        for number in await self.numbers():
             queues = [shard_name(queue, number) for queue in self._queues]
-            if is_there and (left := await _remains(self._link, self._names.shard(number), queues)):
+            if left := await _remains(self._link, self._names.shard(number), queues):
                 found[number] = left
         return found
 

@@ -1,0 +1,155 @@
+"""`lane reshard`: another number of shards while producers, consumers and dispatchers go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from dispatcher.amqp.methods import ExchangeDelete
+from dispatcher.client import GroupConsumer, GroupProducer
+from dispatcher.client.copies import Message
+from dispatcher.errors import SendFailed
+from dispatcher.wire.shards import ShardNames, shard_name
+from tests.service.harness import LANE, Bench, lane
+from tests.service.program import Ended, program
+from tests.spec.lane_bench import clause
+from tests.waiting import eventually
+
+GROUPS = 20
+#: Messages of each group before, between and after changes, at least.
+SOME = 5
+
+
+def shards(count: int) -> dict[str, Any]:
+    return lane(shards=count)
+
+
+async def led(bench: Bench, count: int) -> None:
+    for name in list(bench.runners):
+        await bench.stop(name)
+    bench.runners.clear()
+    await bench.run(**{LANE: shards(count)})
+
+
+async def reshard(bench: Bench, count: int, *arguments: str, configured: int = 3) -> Ended:
+    return await program(
+        bench.vhost, "lane", "reshard", LANE, "--shards", str(count), *arguments, shards=configured
+    )
+
+
+class Flow:
+    """Producers that send one message of each group after the other, and a consumer."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.sent = 0  # of each group
+        self.refused = 0
+        self.got: dict[str, list[int]] = {}
+
+    async def handle(self, message: Message) -> None:
+        self.got.setdefault(message.group_text or "", []).append(int(message.body))
+
+    async def send(self) -> None:
+        vhost = self._bench.vhost
+        exchange = ShardNames(LANE, vhost.redis_prefix).exchange
+        async with GroupProducer(vhost.amqp_url, exchange=exchange, routing_key="in") as producer:
+            while True:
+                await asyncio.gather(*(self._send(producer, group) for group in range(GROUPS)))
+                self.sent += 1
+
+    async def _send(self, producer: GroupProducer, group: int) -> None:
+        while True:
+            try:
+                await producer.send(b"%d" % self.sent, f"g{group}")
+            except SendFailed:
+                self.refused += 1
+            else:
+                return
+
+    async def some_more(self) -> None:
+        wanted = self.sent + SOME
+        await eventually(lambda: self.sent >= wanted, what="messages to flow")
+
+
+async def used(bench: Bench) -> set[str]:
+    """The shards in which something was settled in this leadership."""
+    return {name for name in bench.runners if bench.counter("settled", name)}
+
+
+async def test_the_order_is_kept_while_shards_become_more_and_fewer(bench: Bench) -> None:
+    clause("S-7", "Until all that is in the shards is settled, RabbitMQ refuses publishes")
+    await led(bench, 2)
+    flow = Flow(bench)
+    consumer = GroupConsumer(bench.vhost.amqp_url, LANE, "c", prefix=bench.vhost.redis_prefix, sharded=True)
+    tasks = [
+        asyncio.create_task(flow.send()),
+        asyncio.create_task(consumer.run(flow.handle, stop_on_signals=False)),
+    ]
+    try:
+        await flow.some_more()
+        await led(bench, 3)
+        await flow.some_more()
+        assert await used(bench) == {shard_name(LANE, 1), shard_name(LANE, 2)}
+        more = await reshard(bench, 3)
+        assert more.returncode == 0, more.stderr
+        await eventually(lambda: bench.counter("settled", shard_name(LANE, 3)), what="the third to work")
+        await flow.some_more()
+        fewer = await reshard(bench, 2)
+        assert fewer.returncode == 0, fewer.stderr
+        in_third = bench.counter("settled", shard_name(LANE, 3))
+        await flow.some_more()
+        assert bench.counter("settled", shard_name(LANE, 3)) == in_third
+        tasks[0].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await tasks[0]
+        await eventually(lambda: all(len(of_group) >= flow.sent for of_group in flow.got.values()))
+        assert all(of_group[: flow.sent] == list(range(flow.sent)) for of_group in flow.got.values())
+        assert len(flow.got) == GROUPS
+        consumer.stop()
+        await tasks[1]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_nothing_changes_if_the_shards_do_not_become_empty(bench: Bench) -> None:
+    await led(bench, 3)
+    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
+    client.send("in", b"one", "group", exchange=names.exchange)
+    await client.confirmed()
+    await eventually(lambda: sum(bench.status(name)["held"] for name in bench.runners) == 1)
+    holder = next(name for name in bench.runners if bench.status(name)["held"])
+    refused = await reshard(bench, 2, "--timeout", "1s")
+    assert (refused.returncode, f"{holder}: 1 held" in refused.stderr) == (1, True)
+    client.send("in", b"two", "group", exchange=names.exchange)
+    await client.confirmed()
+    consumer = await bench.joined("c", holder)
+    assert [copy.body for copy in await consumer.has(2)] == [b"one", b"two"]
+
+
+async def test_a_change_that_was_killed_is_done_by_the_next_one(bench: Bench) -> None:
+    await led(bench, 3)
+    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
+    await client.link.call(client.channel, ExchangeDelete(exchange=names.exchange))
+    done = await reshard(bench, 2)
+    assert done.returncode == 0, done.stderr
+    client.send("in", b"one", "group", exchange=names.exchange)
+    await client.confirmed()
+
+
+async def test_the_number_that_there_is_changes_nothing(bench: Bench) -> None:
+    await led(bench, 3)
+    same = await reshard(bench, 3)
+    assert (same.returncode, "already" in same.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("count", [4, 2])
+async def test_shards_that_nobody_leads_are_refused(bench: Bench, count: int) -> None:
+    """And a lane without shards has none to change."""
+    await led(bench, 3 if count == 4 else 1)
+    refused = await reshard(bench, count, "--timeout", "1s", configured=3 if count == 4 else 1)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
