@@ -46,6 +46,9 @@ from dispatcher.wire.shards import (
 
 log = structlog.get_logger()
 
+#: What is left in these shards, in words; nothing, if they are empty.
+LookAtShards = Callable[[list[int]], Awaitable[list[str]]]
+
 RING_TYPE: Final = "x-consistent-hash"
 #: What RabbitMQ says of a type that it does not know; 3.10 ends the connection with that, 4.0 the channel.
 UNKNOWN_RING: Final = f"exchange type '{RING_TYPE}'"
@@ -86,10 +89,6 @@ async def open_shards(link: Link, lane: LaneSettings, prefix: str, *, at_start: 
         raise
 
 
-#: What is left in these shards, in words; nothing, if they are empty.
-LookAtShards = Callable[[list[int]], Awaitable[list[str]]]
-
-
 async def change_shards(link: Link, lane: LaneSettings, prefix: str, remains: LookAtShards) -> bool:
     """Let groups go to as many shards as `lane`, which is one of them, says. False: they do already.
 
@@ -128,9 +127,9 @@ class _Way:
             return
         elif not await self._leave_former():
             return
-        await self._keep(placed)
-        await self._lead()
-        self._tell()
+        if await self._lead():  # else another configuration was faster
+            await self._keep_instead(placed)
+            self._tell()
 
     async def change(self, remains: LookAtShards) -> bool:
         if not await self._make():
@@ -145,13 +144,13 @@ class _Way:
         await _delete(self._link, self._names.exchange)
         try:
             await self._until_empty(remains)
-            await _delete(self._link, self._names.placement)
-            await self._keep(placed)
         except BaseException:
             if before is not None:
                 await self._declare_leading(self._names.exchange, before, durable=False)
             raise
-        await self._lead()
+        if not await self._lead():
+            raise CommandRefused(f"{self._path}: a dispatcher has begun to lead meanwhile; try again")
+        await self._keep_instead(placed)
         return True
 
     async def _ring_before(self) -> str:
@@ -261,6 +260,10 @@ class _Way:
         """Keep which groups are where; False: they were elsewhere before."""
         return await self._declare_leading(self._names.placement, placed, durable=True)
 
+    async def _keep_instead(self, placed: str) -> None:
+        await _delete(self._link, self._names.placement)
+        await self._keep(placed)
+
     async def _declare_leading(self, exchange: str, alternate: str, *, durable: bool) -> bool:
         channel = await self._link.open_channel()
         arguments = {"alternate-exchange": alternate}
@@ -289,7 +292,6 @@ class _Way:
                 return False
             if is_led_to:  # and somebody may have published since
                 await _delete(self._link, self._names.exchange)
-        await _delete(self._link, self._names.placement)
         return True
 
 

@@ -141,6 +141,34 @@ async def test_a_change_that_was_killed_is_done_by_the_next_one(bench: Bench) ->
     await client.confirmed()
 
 
+async def test_a_dispatcher_that_leads_meanwhile_keeps_the_shards(bench: Bench) -> None:
+    """It makes the exchange again that the command has deleted, as it was."""
+    await led(bench, 3)
+    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
+    client.send("in", b"one", "group", exchange=names.exchange)
+    await client.confirmed()
+    await eventually(lambda: sum(bench.status(name)["held"] for name in bench.runners) == 1)
+    holder = next(name for name in bench.runners if bench.status(name)["held"])
+    changing = asyncio.create_task(reshard(bench, 2))
+
+    async def is_gone() -> bool:
+        exchanges = bench.vhost.management(f"exchanges/{bench.vhost.name}")
+        return names.exchange not in {each["name"] for each in exchanges}
+
+    await eventually(is_gone, what="the command to begin")
+    other = next(runner for name, runner in bench.runners.items() if name != holder)
+    assert other._link is not None
+    other._link.abort()
+    await eventually(lambda: other.leaderships == 2, what="another leadership")
+    consumer = await bench.joined("c", holder)
+    await consumer.has(1)
+    done = await changing
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    client.send("in", b"two", "group", exchange=names.exchange)
+    await client.confirmed()
+    assert [copy.body for copy in await consumer.has(2)] == [b"one", b"two"]
+
+
 async def test_the_number_that_there_is_changes_nothing(bench: Bench) -> None:
     await led(bench, 3)
     same = await reshard(bench, 3)
