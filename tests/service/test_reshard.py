@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.amqp.methods import ExchangeDelete
+from dispatcher.amqp.methods import ExchangeDeclare, ExchangeDelete
 from dispatcher.client import GroupConsumer, GroupProducer
 from dispatcher.client.copies import Message
 from dispatcher.errors import SendFailed
@@ -139,6 +139,37 @@ async def test_a_change_that_was_killed_is_done_by_the_next_one(bench: Bench) ->
     assert done.returncode == 0, done.stderr
     client.send("in", b"one", "group", exchange=names.exchange)
     await client.confirmed()
+
+
+async def test_another_hash_of_rabbitmq_counts_when_the_shards_are_empty(bench: Bench) -> None:
+    """As after an upgrade: groups were elsewhere before, and the exchange is gone with the restart."""
+    clause("S-5", "or RabbitMQ has a version that spreads groups otherwise")
+    await led(bench, 3)
+    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
+    client.send("in", b"1", "group", exchange=names.exchange)
+    await client.confirmed()
+    for name in (names.exchange, names.placement):
+        await client.link.call(client.channel, ExchangeDelete(exchange=name))
+    elsewhere = {"alternate-exchange": names.placed("of another version")}
+    before = ExchangeDeclare(
+        exchange=names.placement, exchange_type="fanout", durable=True, arguments=elsewhere
+    )
+    await client.link.call(client.channel, before)
+    await led(bench, 3)
+    client.send("in", b"refused", "group", exchange=names.exchange)
+    with pytest.raises(AssertionError, match="NOT_FOUND"):
+        await client.confirmed()
+    consumer = GroupConsumer(bench.vhost.amqp_url, LANE, "c", prefix=bench.vhost.redis_prefix, sharded=True)
+    flow = Flow(bench)
+    running = asyncio.create_task(consumer.run(flow.handle, stop_on_signals=False))
+    done = await reshard(bench, 3)
+    assert done.returncode == 0, done.stderr
+    client = await bench.client()
+    client.send("in", b"2", "group", exchange=names.exchange)
+    await client.confirmed()
+    await eventually(lambda: flow.got.get("group") == [1, 2], what="both, in their order")
+    consumer.stop()
+    await running
 
 
 async def test_a_dispatcher_that_leads_meanwhile_keeps_the_shards(bench: Bench) -> None:
