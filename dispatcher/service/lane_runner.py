@@ -316,6 +316,7 @@ class LaneRunner:
                 await prepare_inbound(link, self._lane)
                 self._tell_unknown((await refuse_unusable(link, self._lane)).unknown)
                 await bind_inbound(link, self._names, self._lane)
+                await open_shards(link, self._lane, self._settings.prefix, at_start=False)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
             session, witness = await self._take_over(link, channels, store, own)

@@ -114,6 +114,7 @@ class _Way:
 
     async def open(self, *, at_start: bool) -> None:
         if not at_start and await exchange_exists(self._link, self._names.exchange) and await self._lead():
+            await self._bind_own()
             return
         if not await self._make():
             return  # whoever makes the queue that is missing leads producers here
@@ -183,13 +184,8 @@ class _Way:
         channel = await self._link.open_channel()
         try:
             for number in numbers:
-                entrance = self._names.entrance(number)
-                await self._declare(channel, entrance, "direct")
-                for queue in self._queues:
-                    name = shard_name(queue, number)
-                    await self._link.call(
-                        channel, QueueBind(queue=name, exchange=entrance, routing_key=queue)
-                    )
+                await self._declare(channel, self._names.entrance(number), "direct")
+                await self._bind(channel, number)
         except ChannelRefused as refused:
             if refused.code != NOT_FOUND:
                 raise
@@ -203,6 +199,18 @@ class _Way:
             await self._link.call(channel, bind)
         await self._link.call(channel, commands.Channel.Close(200, "made", 0, 0))
         return True
+
+    async def _bind_own(self) -> None:
+        """The file may have got more inbound queues while producers are led here."""
+        channel = await self._link.open_channel()
+        await self._bind(channel, self._shard.number)
+        await self._link.call(channel, commands.Channel.Close(200, "bound", 0, 0))
+
+    async def _bind(self, channel: int, number: int) -> None:
+        entrance = self._names.entrance(number)
+        for queue in self._queues:
+            name = shard_name(queue, number)
+            await self._link.call(channel, QueueBind(queue=name, exchange=entrance, routing_key=queue))
 
     async def _declare(self, channel: int, exchange: str, kind: str, **more: Any) -> None:
         await self._link.call(

@@ -13,6 +13,7 @@ import pytest
 from dispatcher.amqp.methods import ExchangeDeclare
 from dispatcher.errors import ConfigurationError
 from dispatcher.nodes.servers import PrivateServers
+from dispatcher.service.lane_runner import RunnerState
 from dispatcher.service.shards import PLUGIN, RING_TYPE, fingerprint
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.conftest import Vhost
@@ -187,6 +188,28 @@ async def test_more_shards_count_from_the_start_that_finds_the_former_ones_empty
     publish(client, names, 0, 1)
     await client.confirmed()
     assert set(shard_of_groups(await drained(bench, 3), 1).values()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("stands_by", [False, True])
+async def test_an_inbound_queue_that_a_reload_brings_is_reached(bench: Bench, stands_by: bool) -> None:
+    names, client = names_in(bench.vhost), await bench.client()
+    await bench.run(**{LANE: lane("high", shards=2)})
+    leading = dict(bench.runners)
+    if stands_by:
+        await bench.run(wait=False, **{LANE: lane("high", shards=2)})
+        waiting = bench.runners.values()
+        await eventually(lambda: all(each.state is RunnerState.STANDBY for each in waiting))
+    changed = bench.settings(**{LANE: lane("high", "low", shards=2)})
+    for name, runner in bench.runners.items():
+        runner.reconfigure(changed.lanes[name])
+    for name, runner in leading.items() if stands_by else ():
+        await runner.stop()
+        await bench.leads(name)
+    await eventually(lambda: all(len(bench.status(name).get("inbound", [])) == 2 for name in leading))
+    for group in range(GROUPS):
+        client.send("low", b"one", f"group {group}", exchange=names.exchange)
+    await client.confirmed()
+    await eventually(lambda: sum(bench.status(name)["held"] for name in leading) == GROUPS)
 
 
 @pytest.mark.parametrize("fewer", [1, 2])
