@@ -59,7 +59,7 @@ class RightsCheck:
             bindings += [(queue, names.exchange) for queue in handed]
         if (shard := lane.shard) is not None:
             way = ShardNames(shard.lane, names.prefix)
-            exchanges += [names.entrance, way.exchange, way.placement]
+            exchanges += [names.entrance, way.exchange, *way.kept]
             bindings += [(queue, names.entrance) for queue in inbound]
         missing = _Missing()
         for queue in [*queues, *written, *to_declare]:

@@ -128,7 +128,7 @@ def _of_all_shards(names: LaneNames) -> tuple[str, ...]:
     if shard_number(names.lane) is not None:
         return ()
     way = ShardNames(names.lane, names.prefix)
-    return way.exchange, way.placement
+    return way.exchange, *way.kept
 
 
 def _find_exchange(channel: BlockingChannel, exchange: str) -> None:

@@ -55,7 +55,10 @@ def refusals(old: Settings, new: Settings) -> list[str]:
     """Every change that needs a restart, by the path of its key."""
     paths = [*_fixed(old, new)]
     for name in _in_both(old, new):
-        paths += [f"lanes.{whole_name(name)}.{key}" for key in _fixed(old.lanes[name], new.lanes[name])]
+        was, is_now = old.lanes[name], new.lanes[name]
+        paths += [f"lanes.{whole_name(name)}.{key}" for key in _fixed(was, is_now)]
+        if is_now.shard is not None and was.group_header != is_now.group_header:  # RabbitMQ goes by it
+            paths.append(f"lanes.{whole_name(name)}.group_header")
     before, after = _shards(old), _shards(new)
     paths += [f"lanes.{name}.shards" for name in after if before.get(name, after[name]) != after[name]]
     return [f"{path}: can't change while the dispatcher runs: restart it" for path in dict.fromkeys(paths)]

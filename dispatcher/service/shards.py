@@ -266,10 +266,17 @@ class _Way:
 
     async def _keep(self, placed: str) -> bool:
         """Keep which groups are where; False: they were elsewhere before."""
-        return await self._declare_leading(self._names.placement, placed, durable=True)
+        return await self._keep_header() and await self._declare_leading(
+            self._names.placement, placed, durable=True
+        )
+
+    async def _keep_header(self) -> bool:
+        """Keep which header has the group; False: it was another one before."""
+        header = self._names.placed(fingerprint(self._header))
+        return await self._declare_leading(self._names.header, header, durable=True)
 
     async def _keep_instead(self, placed: str) -> None:
-        await _delete(self._link, self._names.placement)
+        await _delete(self._link, *self._names.kept)
         await self._keep(placed)
 
     async def _declare_leading(self, exchange: str, alternate: str, *, durable: bool) -> bool:
@@ -287,7 +294,7 @@ class _Way:
     async def _leave_former(self) -> bool:
         """Groups go to other shards from now on. False: not yet, for something is left in former ones that
         are shards of today as well, which hand it out. Raises ConfigurationError if something is left in
-        others."""
+        others, or if another header had the group: a group of today may be in any shard then."""
         former = _Former(self._link, self._names, self._queues)
         for is_led_to in (True, False):
             remains = await former.remains()
@@ -296,6 +303,8 @@ class _Way:
             )
             if remains:
                 left = [each for number in remains for each in remains[number]]
+                if not await self._keep_header():
+                    self._refuse(left)
                 log.warning("shards_kept", lane=self._shard.lane, left=left)
                 return False
             if is_led_to:  # and somebody may have published since
@@ -333,8 +342,7 @@ async def _no_longer_shards(link: Link, lane: LaneSettings, prefix: str) -> None
     if remains:
         left = _left(each for of_shard in remains.values() for each in of_shard)
         raise ConfigurationError(f"lanes.{lane.name}.shards: {left}")
-    await _delete(link, names.exchange)
-    await _delete(link, names.placement)
+    await _delete(link, names.exchange, *names.kept)
 
 
 def _left(remains: Iterable[str]) -> str:
@@ -378,7 +386,8 @@ async def _asked(link: Link, question: base.Frame) -> Any:
     return answer
 
 
-async def _delete(link: Link, exchange: str) -> None:
+async def _delete(link: Link, *exchanges: str) -> None:
     channel = await link.open_channel()
-    await link.call(channel, ExchangeDelete(exchange=exchange))  # also if it is not there
+    for exchange in exchanges:
+        await link.call(channel, ExchangeDelete(exchange=exchange))  # also if it is not there
     await link.call(channel, commands.Channel.Close(200, "deleted", 0, 0))

@@ -86,6 +86,14 @@ def test_another_number_of_shards_needs_a_restart(before: int, after: int) -> No
     assert refusals(old, new) == ["lanes.orders.shards: can't change while the dispatcher runs: restart it"]
 
 
+def test_another_header_of_shards_needs_a_restart() -> None:
+    old, new = (
+        parse(lanes={"orders": lane("a", shards=2, group_header=[header])}) for header in ("one", "other")
+    )
+    told = ["lanes.orders.group_header: can't change while the dispatcher runs: restart it"]
+    assert refusals(old, new) == told
+
+
 def rewrite(process: DispatcherProcess, **lanes: dict[str, Any]) -> None:
     """Change the lanes in its file; what is not named stays."""
     document = yaml.safe_load(process.config.read_text())

@@ -16,6 +16,7 @@ from dispatcher.nodes.servers import PrivateServers
 from dispatcher.service.lane_runner import RunnerState
 from dispatcher.service.shards import PLUGIN, RING_TYPE, fingerprint
 from dispatcher.wire.shards import ShardNames, shard_name
+from tests.amqp.samples import text
 from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.conftest import Starter
@@ -229,6 +230,28 @@ async def test_fewer_shards_are_refused_until_the_former_ones_are_empty(bench: B
     await stopped(bench)
     await bench.run(**{LANE: shards(fewer)})
     assert set(bench._tasks) == ({LANE} if fewer == 1 else {shard_name(LANE, 1), shard_name(LANE, 2)})
+
+
+async def test_another_header_is_refused_until_all_shards_are_empty(bench: Bench) -> None:
+    clause("S-5", "or, when `group_header` has changed, in any shard")
+    client, names = await bench.client(), names_in(bench.vhost)
+    await bench.run(**{LANE: shards(2)})
+    client.send("low", b"one", "group", exchange=names.exchange)
+    await client.confirmed()
+    await stopped(bench)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"lanes\.orders\.shards: messages in low"):
+            await bench.run(wait=False, **{LANE: shards(2, group_header=["other"])})
+        await stopped(bench)
+    await bench.run(**{LANE: shards(2)})
+    await drained(bench, 2)
+    await stopped(bench)
+    await bench.run(**{LANE: shards(2, group_header=["other"])})
+    for group in range(GROUPS):
+        client.send("low", b"one", "one", text("other", f"{group}"), exchange=names.exchange)
+    await client.confirmed()
+    await eventually(lambda: sum(bench.status(name)["held"] for name in bench._tasks) == GROUPS)
+    assert all(bench.status(name)["held"] for name in bench._tasks)
 
 
 async def test_shards_are_refused_while_something_is_left_of_the_lane_without_them(bench: Bench) -> None:

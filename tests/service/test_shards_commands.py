@@ -111,7 +111,7 @@ async def test_shards_are_removed_one_by_one_and_what_they_share_with_the_lane(f
         assert removed.returncode == 0, removed.stderr
     shown = json.loads((await run(full, "lane", "remove", LANE, "--dry-run", "--json")).stdout)
     way = ShardNames(LANE, full.vhost.redis_prefix)
-    assert sorted(shown["exchanges"]) == sorted([way.exchange, way.placement])
+    assert sorted(shown["exchanges"]) == sorted([way.exchange, *way.kept])
     assert (await run(full, "lane", "remove", LANE, "--yes")).returncode == 0
     left = {each["name"] for each in full.vhost.management(f"exchanges/{full.vhost.name}")}
     assert {name for name in left if name.startswith(way.prefix)} == {
