@@ -21,7 +21,7 @@ from dispatcher.redis_store.removal import LaneInRedis, look_at_lane, remove_key
 from dispatcher.service.topology import own_exchanges, parking_queues
 from dispatcher.settings import Settings
 from dispatcher.wire.protocol import RESERVED_SEGMENTS, LaneNames, dotted_name_problem
-from dispatcher.wire.shards import ShardNames, shard_number, without_number
+from dispatcher.wire.shards import SHARDS_MAX, ShardNames, shard_number, whole_name, without_number
 
 app = typer.Typer(help="Take a lane out of service, or change its number of shards.", no_args_is_help=True)
 app.command()(reshard)
@@ -91,6 +91,7 @@ def remove(
                 console().print(line)
         if dry_run:
             return
+        _refuse_beside_shards(connection, names, settings, remains)
         _refuse(connection, names, remains, force=force)
         if not yes:
             typer.confirm(f"Remove all of this but what stays of lane {lane}?", abort=True, err=True)
@@ -152,6 +153,26 @@ def _refuse(connection: BlockingConnection, names: LaneNames, remains: _Remains,
             f"{', '.join(lines)}: let the lane empty them first, or say --force (what is in queues that stay "
             "is not lost)"
         )
+
+
+def _refuse_beside_shards(
+    connection: BlockingConnection, names: LaneNames, settings: Settings, remains: _Remains
+) -> None:
+    """Raises CommandRefused while other shards need what would go: what leads producers to them, or one of
+    their number, without which groups would have other shards."""
+    way = ShardNames(whole_name(names.lane), names.prefix)
+    if shard_number(names.lane) is not None:
+        configured = options.shards_of(settings, way.lane)
+        for each in configured if names.lane in configured else ():
+            if look_at_queue(connection, (other := LaneNames(each, names.prefix)).lock).consumers:
+                raise _is_led(other)
+    elif not set(_of_all_shards(names)).isdisjoint(remains.exchanges):
+        shards = [
+            way.shard(number).lane for number in range(1, SHARDS_MAX + 1)
+            if refusal(connection, partial(_find_exchange, exchange=way.entrance(number))) is None
+        ]  # fmt: skip
+        if shards:
+            raise CommandRefused(f"lane {names.lane} has shards: remove them before it: {', '.join(shards)}")
 
 
 def _is_led(names: LaneNames) -> CommandRefused:

@@ -104,8 +104,14 @@ async def test_what_goes_on_for_ever_takes_one_shard(full: Bench) -> None:
 
 async def test_shards_are_removed_one_by_one_and_what_they_share_with_the_lane(full: Bench) -> None:
     client = await full.client()
-    for name in NAMES:
+    whole = await run(full, "lane", "remove", LANE, "--yes", "--force")
+    assert (whole.returncode, all(name in whole.stderr for name in NAMES)) == (1, True)
+    await full.stop(NAMES[0])
+    one = await run(full, "lane", "remove", NAMES[0], "--yes", "--force")
+    assert (one.returncode, NAMES[1] in one.stderr) == (1, True)
+    for name in NAMES[1:]:
         await full.stop(name)
+    for name in NAMES:
         await client.purge(name.replace(LANE, "in"))
         removed = await run(full, "lane", "remove", name, "--yes")
         assert removed.returncode == 0, removed.stderr
