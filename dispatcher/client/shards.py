@@ -123,6 +123,8 @@ class ShardsEngine(Generic[M]):
         self._engines.pop(number, None)
         if error is not None:
             self.end(error)
+        elif number <= self._shards and not self._is_leaving:  # it left, and now there are as many again
+            self._add(number, shares(self._prefetch, self._shards)[number - 1]).start()
         if not self._engines:
             self._listener.ended(self._error)
 

@@ -9,7 +9,7 @@ import pytest
 
 from dispatcher.client import GroupConsumer, GroupProducer
 from dispatcher.client.copies import Message
-from dispatcher.client.shards import shares
+from dispatcher.client.shards import ShardsEngine, shares
 from dispatcher.errors import ConfigurationError, ConsumerRefused
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.client.subjects import AsyncConsumer, BlockingConsumer
@@ -116,6 +116,25 @@ async def test_it_is_in_as_many_shards_as_there_are(bench: Bench) -> None:
             for name in list(bench.runners):
                 await bench.stop(name)
             bench.runners.clear()
+
+
+async def test_it_joins_a_shard_again_that_it_is_leaving(bench: Bench) -> None:
+    await bench.run(**{LANE: shards(3)})
+    await sent(bench)
+    consumer = GroupConsumer(
+        bench.vhost.amqp_url, LANE, "c", PREFETCH, prefix=bench.vhost.redis_prefix, sharded=True
+    )
+    async with consumer:
+        await consumer.joined()
+        rest = list(bench.runners)[-1]
+        await eventually(lambda: bench.status(rest)["in_flight"] > 0)
+        assert isinstance(consumer._engine, ShardsEngine)
+        consumer._engine._be_in(2)  # as if that had been said; the next welcome says three
+        async with asyncio.timeout(START_S):
+            for _ in range(GROUPS * EACH):
+                await (await anext(aiter(consumer))).ack()
+            await consumer.joined()
+        assert prefetch_of(bench, "c") == dict(zip(bench.runners, (4, 3, 3), strict=True))
 
 
 async def test_what_one_shard_refuses_ends_the_consumer(bench: Bench) -> None:
