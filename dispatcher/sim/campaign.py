@@ -48,18 +48,21 @@ def run_scenario(
     collecting = gc.isenabled()
     gc.disable()  # a run is short, and all that it made goes at its end
     try:
-        run = SimulatedRun(scenario, plants=plants, verbose=verbose)
-        scheduler = run.world.scheduler
-        if on_sent is not None:
-            scheduler.on_sent = lambda item: on_sent(scheduler.now_ms, item)
-        return _run(run, verbose)
+        return _run(scenario, plants, on_sent, verbose=verbose)
     finally:
-        gc.collect(0)  # all of it is young
+        gc.collect(0)  # all of it is young, and no frame holds it any more
         if collecting:
             gc.enable()
 
 
-def _run(run: SimulatedRun, verbose: bool) -> RunOutcome:
+def _run(
+    scenario: RunScenario, plants: Sequence[object], on_sent: Callable[[int, Any], object] | None,
+    *, verbose: bool,
+) -> RunOutcome:  # fmt: skip
+    run = SimulatedRun(scenario, plants=plants, verbose=verbose)
+    scheduler = run.world.scheduler
+    if on_sent is not None:
+        scheduler.on_sent = lambda item: on_sent(scheduler.now_ms, item)
     world, failure = run.world, run.carry_out()
     checker, problem = "", None
     events: tuple[str, ...] = ()
@@ -70,7 +73,6 @@ def _run(run: SimulatedRun, verbose: bool) -> RunOutcome:
             checker, problem = "crash", "".join(traceback.format_exception(failure))
     if failure is not None or verbose:
         events = tuple(narrate(world.history, world.begun_at_ms, None if verbose else EVENTS_KEPT))
-    scheduler, scenario = world.scheduler, world.scenario
     return RunOutcome(
         scenario.seed, checker, problem, events, len(scenario.messages),
         scheduler.now_ms - world.begun_at_ms, scheduler.steps, world.met(),
