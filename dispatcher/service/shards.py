@@ -118,7 +118,7 @@ class _Way:
             return
         if not await self._make():
             return  # whoever makes the queue that is missing leads producers here
-        placed = self._names.placed(fingerprint(self._header, await self._probe()))
+        placed = await self._placed()
         is_first = not await exchange_exists(self._link, self._names.placement)
         if is_first:
             whole = LaneNames(self._shard.lane, self._names.prefix)
@@ -126,7 +126,7 @@ class _Way:
         elif await self._keep(placed) and await self._lead():
             self._tell()
             return
-        elif not await self._leave_former():
+        elif not await self._is_led_here() and not await self._leave_former():
             return
         if await self._lead():  # else another configuration was faster
             await self._keep_instead(placed)
@@ -135,7 +135,7 @@ class _Way:
     async def change(self, remains: LookAtShards) -> bool:
         if not await self._make():
             raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing")
-        placed = self._names.placed(fingerprint(self._header, await self._probe()))
+        placed = await self._placed()
         if not await exchange_exists(self._link, self._names.placement):
             raise CommandRefused(f"{self._path}: no dispatcher has led producers to shards yet")
         is_open = await exchange_exists(self._link, self._names.exchange)  # else a change was cut short
@@ -265,15 +265,25 @@ class _Way:
         return await self._declare_leading(self._names.exchange, self._ring, durable=False)
 
     async def _keep(self, placed: str) -> bool:
-        """Keep which groups are where; False: they were elsewhere before."""
-        return await self._keep_header() and await self._declare_leading(
-            self._names.placement, placed, durable=True
-        )
+        """Keep which groups are where, and the ring; False: they were elsewhere before."""
+        if not await self._declare_leading(self._names.placement, placed, durable=True):
+            return False
+        if not await self._declare_leading(self._names.kept_ring, self._ring, durable=True):
+            await _delete(self._link, self._names.kept_ring)  # whoever made it got no further
+            await self._declare_leading(self._names.kept_ring, self._ring, durable=True)
+        return True
 
-    async def _keep_header(self) -> bool:
-        """Keep which header has the group; False: it was another one before."""
-        header = self._names.placed(fingerprint(self._header))
-        return await self._declare_leading(self._names.header, header, durable=True)
+    async def _is_led_here(self) -> bool:
+        """Whether a change to this ring was cut short when it had led producers here: what is kept is that of
+        before, and says nothing any more."""
+        if not await exchange_exists(self._link, self._names.exchange) or not await self._lead():
+            return False
+        return not await self._declare_leading(self._names.kept_ring, self._ring, durable=True)
+
+    async def _placed(self) -> str:
+        """Tells apart which groups are where. A few groups don't tell many shards from one more."""
+        found = fingerprint(self._header, self._shard.shards, await self._probe())
+        return self._names.placed(found)
 
     async def _keep_instead(self, placed: str) -> None:
         await _delete(self._link, *self._names.kept)
@@ -303,13 +313,31 @@ class _Way:
             )
             if remains:
                 left = [each for number in remains for each in remains[number]]
-                if not await self._keep_header():
+                if (shards := await self._former_shards()) is None:
                     self._refuse(left)
+                    return False
                 log.warning("shards_kept", lane=self._shard.lane, left=left)
+                await self._lead_to_former(shards)
                 return False
             if is_led_to:  # and somebody may have published since
                 await _delete(self._link, self._names.exchange)
         return True
+
+    async def _former_shards(self) -> int | None:
+        """How many there were. None: another header had the group."""
+        if await exchange_exists(self._link, self._names.kept_ring):
+            for shards in range(2, SHARDS_MAX + 1):
+                ring = self._names.ring(shards, fingerprint(self._header))
+                if await self._declare_leading(self._names.kept_ring, ring, durable=True):
+                    return shards
+        return None
+
+    async def _lead_to_former(self, shards: int) -> None:
+        """After a restart of RabbitMQ, or when the exchange was deleted just now. Nobody is led there by a
+        version of RabbitMQ that spreads groups otherwise."""
+        former = _Way(self._link, self._lane, self._shard._replace(shards=shards), self._names.prefix)
+        if await former._make() and await former._keep(await former._placed()) and await former._lead():
+            former._tell()
 
 
 class _Former:

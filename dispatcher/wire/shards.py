@@ -65,17 +65,17 @@ class ShardNames:
         return f"{self.exchange}.placement"
 
     @property
-    def header(self) -> str:
-        """The same; it keeps by which header they were spread."""
-        return f"{self.exchange}.header"
+    def kept_ring(self) -> str:
+        """The same; it keeps which ring led there."""
+        return f"{self.exchange}.ring"
 
     @property
     def kept(self) -> tuple[str, ...]:
         """In the order in which they go: without `placement` the lane has no shards."""
-        return self.header, self.placement
+        return self.kept_ring, self.placement
 
     def placed(self, fingerprint: str) -> str:
-        """What these have as their alternate exchange, and so keep. There is no such exchange."""
+        """What `placement` has as its alternate exchange, and so keeps. There is no such exchange."""
         return f"{self.exchange}.placed.{fingerprint}"
 
     def ring(self, count: int, fingerprint: str) -> str:
