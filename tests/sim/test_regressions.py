@@ -259,6 +259,11 @@ def test_a_queue_that_delivers_again_for_the_fourth_time_in_a_row_is_noticed() -
     assert run_scenario(make_scenario(1897)).problem is None
 
 
+def test_what_goes_back_to_its_parking_queue_has_no_newer_message_behind_it() -> None:
+    """That one had come directly, was not parked, and was handed over while the others were read again."""
+    assert run_scenario(make_scenario(22927)).problem is None
+
+
 def _as_it_was(scenario: RunScenario) -> RunScenario:
     """Without windows and stealing: these seeds are older, and would be other runs."""
     options = {

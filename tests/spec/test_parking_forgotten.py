@@ -277,3 +277,27 @@ def test_after_a_loss_of_redis_nothing_is_said_to_be_lost() -> None:
         bench.run()
     assert "parking_ends" in [event for event, _ in bench.told]
     assert bench.lane.state.counters["parked_lost"] == 0
+
+
+def test_p9_what_is_older_is_not_given_back_before_it() -> None:
+    """a3 went directly to the consumer that had a2 from the parking queue, which a4 is in now."""
+    clause("P-9a", "Until then it waits where it is")
+    clause("G-1", "handed over again after its consumer's death comes before every later one of its group")
+    bench = ParkingBench(park_after_ms=1_000, steal_after_ms=None)
+    bench.join("one", prefetch=3)
+    bench.arrive("a1", "b1", "b2")
+    bench.arrive("a2")
+    bench.run(1_100)
+    bench.settle("one", "b1", "b2")
+    bench.run()
+    bench.arrive("a3", "a4")
+    bench.run(1_100)
+    assert numbers(bench) == [1, 2, 3]
+    assert bench.in_parking() == ["a2", "a4"]
+    bench.opens_parking, bench.hold_reads = False, True
+    bench.die("one")
+    bench.run(3 * OVERTAKEN_MS)
+    bench.join("two", prefetch=2)
+    bench.hold_reads = False
+    finish(bench)
+    assert numbers(bench) == [1, 2, 3, 1, 2, 3, 4]

@@ -196,8 +196,9 @@ class ParkedReading(Feature):
         """Give messages that wait here and can't go back to their queue: to their places, in front."""
         returned: set[Original] = set()
         tags = []
+        stay = self._in_front(queue)
         for message in list(queue.here.values()):
-            if not message.waits_here or not self._returns_in_order(queue, message):
+            if not message.waits_here or message in stay or not self._returns_in_order(queue, message):
                 continue
             returned.add(message)
             tags.append(message.tag)
@@ -210,9 +211,23 @@ class ParkedReading(Feature):
         self._state.effects.actions.append(GiveBack(queue.index, tuple(tags)))
         self._state.counters["given_back"] += len(returned)
 
+    def _in_front(self, queue: ParkingQueue) -> set[Original]:
+        """Messages that wait here before a newer one from another queue: that one stays here, and must not
+        pass them. It went directly to the consumer that had them, before its group was parked again."""
+        stay: set[Original] = set()
+        lines = {backlog_of(self._state, m): None for m in queue.here.values() if m.waits_here}
+        for line in lines:
+            before: list[Original] = []
+            for message in line.messages if line is not None else ():
+                before.append(message)
+                if message.queue != queue.index:
+                    stay.update(before)
+                    before.clear()
+        return stay
+
     def _returns_in_order(self, queue: ParkingQueue, message: Original) -> bool:
-        """Newer messages of its group come out of this queue too, so none can be here before it. Messages
-        that an operation takes from here stay."""
+        """This is the last parking queue of its group: no newer one can come out of another. Messages that
+        an operation takes from here stay."""
         if message.group_id is None or not self._state.policy.grouped:
             return True
         group = group_of(self._state, message)
