@@ -57,6 +57,10 @@ class UngroupedSource:
             messages.popleft()
         return None
 
+    def is_at_limit(self) -> bool:
+        """Messages wait only for others of their ids to be settled."""
+        return False
+
 
 class Inbound:
     """One inbound queue of the lane. Sizes are in bytes."""

@@ -28,10 +28,10 @@ def _entries(incarnation: int) -> list[OpenEntry]:
     ]
 
 
-def _originals(*tags: int) -> MessagesArrived:
+def _originals(*tags: int, group: bytes = b"g") -> MessagesArrived:
     return MessagesArrived(
         [
-            Original(0, tag, (2, tag), bytes([tag]) * 16, b"g", b"x", 1, NOW_MS, redelivered=True)
+            Original(0, tag, (2, tag), bytes([tag]) * 16, group, b"x", 1, NOW_MS, redelivered=True)
             for tag in tags
         ]
     )
@@ -149,6 +149,58 @@ def test_where_the_window_can_not_be_widened_such_an_entry_is_given_up() -> None
     assert _windows(effects) == []
     assert lane.state.counters["vanished"] == 1
     assert _dispatched(lane.step([], lane.state.lane_holds.suspended_until_ms)) == [1]
+
+
+def _with_a_ghost_of_a_full_id(*, quorum: bool) -> tuple[Lane, Join]:
+    """The same where consumers have room, and no other message of the id may be in flight."""
+    live = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
+    snapshot = Snapshot(2, complete=False, broker_restarted=False, incarnations={1: live})
+    snapshot.records.append(OpenEntry(0, (1, 9), bytes([9]) * 16, 1, 1, b"g", 0, 5, 1))
+    options = replace(OPTIONS, policy=policy("concurrent"), look_ahead=3, max_in_flight_per_group=1)
+    lane = Lane(options, snapshot, NOW_MS)
+    lane.state.inbounds[0].replaceable = not quorum
+    lane.start(NOW_MS)
+    return lane, Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=10)
+
+
+def test_a_full_look_ahead_is_widened_when_its_ids_are_at_their_limit() -> None:
+    lane, nothing_in_hand = _with_a_ghost_of_a_full_id(quorum=False)
+    effects = lane.step([nothing_in_hand, _originals(1, 2, 3)], NOW_MS)
+    assert _windows(effects) == [24]
+    lane.step([RedeliveriesEnded(0)], NOW_MS)
+    assert _dispatched(lane.step([], lane.state.lane_holds.suspended_until_ms)) == [1]
+
+
+def test_what_only_redis_knows_of_an_id_at_its_limit_is_given_up() -> None:
+    clause("R-3", "once no consumer has anything in hand, and its own has said that it does not have it")
+    lane, nothing_in_hand = _with_a_ghost_of_a_full_id(quorum=True)
+    lane.step([_originals(1, 2, 3)], NOW_MS)
+    assert not lane.state.counters["vanished"], "its consumer may have it"
+    lane.step([nothing_in_hand], NOW_MS)
+    assert lane.state.counters["vanished"] == 1
+    assert _dispatched(lane.step([], lane.state.lane_holds.suspended_until_ms)) == [1]
+
+
+def test_what_only_redis_knows_of_an_id_is_not_given_up_while_others_go() -> None:
+    lane, nothing_in_hand = _with_a_ghost_of_a_full_id(quorum=True)
+    free = _originals(1, 2, 3, group=b"other")
+    lane.step([nothing_in_hand, free], NOW_MS)
+    assert not lane.state.counters["vanished"]
+    assert _dispatched(lane.step([], lane.state.lane_holds.suspended_until_ms)) == [1]
+
+
+def test_what_only_redis_knows_of_a_bucket_is_given_up() -> None:
+    """The window is full of other ids of its bucket, and a quorum queue's can't be widened."""
+    live = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
+    snapshot = Snapshot(2, complete=True, broker_restarted=False, incarnations={1: live})
+    snapshot.records.append(OpenEntry(0, (1, 9), bytes([9]) * 16, 1, 1, b"other", 1, 5, 1))
+    lane = Lane(replace(OPTIONS, buckets=1, look_ahead=3), snapshot, NOW_MS)
+    lane.state.inbounds[0].replaceable = False
+    lane.start(NOW_MS)
+    assert not _dispatched(lane.step([PingRouted("q1"), _originals(1, 2, 3)], NOW_MS))
+    nothing_in_hand = Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=10)
+    assert _dispatched(lane.step([nothing_in_hand], NOW_MS)) == [1, 2, 3]
+    assert lane.state.counters["vanished"] == 1
 
 
 def _windows(effects: Effects) -> list[int]:

@@ -264,6 +264,11 @@ def test_what_goes_back_to_its_parking_queue_has_no_newer_message_behind_it() ->
     assert run_scenario(make_scenario(22927)).problem is None
 
 
+def test_what_only_redis_has_in_flight_does_not_stop_an_id_at_its_limit() -> None:
+    """Its settle was forgotten, and a quorum queue's look-ahead was full of messages of the same ids."""
+    assert run_scenario(make_scenario(22968)).problem is None
+
+
 def _as_it_was(scenario: RunScenario) -> RunScenario:
     """Without windows and stealing: these seeds are older, and would be other runs."""
     options = {

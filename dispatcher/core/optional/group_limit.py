@@ -125,6 +125,10 @@ class FairQueue:
         """Raises ValueError: it is not here."""
         self._line(message).remove(message)
 
+    def is_at_limit(self) -> bool:
+        """Messages wait, and none of them may go."""
+        return self.first() is None and bool(self._full)
+
     def open(self, group_id: bytes) -> None:
         """There may be more of it again."""
         line = self._full.pop(group_id, None)
@@ -146,6 +150,9 @@ class FairSource(UngroupedSource):
 
     def head(self) -> Original | None:
         return self._lines.first() if self.pool else None
+
+    def is_at_limit(self) -> bool:
+        return self._lines.is_at_limit()
 
 
 class GroupLimits(Feature):

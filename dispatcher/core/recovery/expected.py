@@ -144,27 +144,25 @@ class ExpectedRedeliveries:
         the messages of these groups would never become fewer. Nor does it stop at the look-ahead when that is
         full of messages that wait for them: a former leader with a larger one, or another group map, may have
         handed over messages behind it; or the acks of these originals have arrived, which only the end of the
-        redeliveries says.
+        redeliveries says. Or one is gone about which operators have decided: this, too, only that end says.
         """
         if not (self.open or state.awaiting_decision):
             return None
         if inbound.unacked < inbound.window:
             return inbound.window
         room = free_places(state, inbound)
-        if room <= 0 and self._holds_up_its_own(state, inbound):
+        if room <= 0 and (state.awaiting_decision or self.holds_up_its_own(state, inbound)):
             room = WINDOW_MAX - inbound.unacked
         return max(inbound.window, min(WIDENED_BY * inbound.window, room))
 
-    def _holds_up_its_own(self, state: LaneState, inbound: Inbound) -> bool:
+    def holds_up_its_own(self, state: LaneState, inbound: Inbound) -> bool:
         """Something here waits for an original that this queue is still to deliver: for capacity, of which
-        those take all there is, or behind it. Other ids of its bucket only: of its own id everything else is
-        behind it. Or for an operator's verdict on one that is gone, which only the end of the redeliveries
-        says.
+        those take all there is, for a place of its id, or behind it. Other ids of its bucket only: of its own
+        id everything else is behind it.
         """
-        if state.awaiting_decision:
-            return True
         awaited = self.all_open()
-        if not state.pool and any(message.state is MessageState.IN_FLIGHT for message in awaited):
+        is_stuck = not state.pool or inbound.ungrouped.is_at_limit()
+        if is_stuck and any(message.state is MessageState.IN_FLIGHT for message in awaited):
             return True
         groups = (message.group for message in awaited)
         return any(

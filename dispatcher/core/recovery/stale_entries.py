@@ -1,8 +1,9 @@
-"""Journal entries whose copy no consumer has, but which still take credit.
+"""Journal entries whose copy no consumer has, but for which others wait.
 
 Redis has forgotten that they were settled, and only the end of the redeliveries shows that their originals
-are gone. The redeliveries do not end while the look-ahead is full of messages that wait for capacity. A
-classic queue's window is widened then (`ExpectedRedeliveries.window`); a quorum queue's can't be.
+are gone. The redeliveries do not end while the look-ahead is full of messages that wait for the capacity of
+these entries, for the place of their id, or in their bucket. A classic queue's window is widened then
+(`ExpectedRedeliveries.window`); a quorum queue's can't be.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class StaleEntries(Feature):
 def drop_stale_entries(state: LaneState, recovery: Recovery) -> None:
     """Give up such entries of a queue that stands still. Only where no consumer has a message in hand: a
     settle would bring the next original, and messages behind a lost copy must not be settled before it."""
-    if state.pool:
-        return
     for inbound in state.inbounds:
         expected: ExpectedRedeliveries | None = inbound.recovery
         if expected is None or inbound.replaceable or not inbound.is_full():
+            continue
+        if not expected.holds_up_its_own(state, inbound) or inbound.head() is not None:
             continue
         out = [message for consumer in state.by_uuid.values() for message in consumer.in_flight.values()]
         if not all(map(_is_stale, out)):
