@@ -37,6 +37,7 @@ type incarnation struct {
 	id             string
 	n              int64              // of the latest join
 	last           int64              // the highest number received
+	epoch          int64              // the highest epoch received
 	inHand         map[int64]*Message // neither finished nor given up
 	toSettle       map[int64]bool     // finished, and not said over this connection
 	unconfirmed    map[int64]bool     // said, and not confirmed by RabbitMQ
@@ -92,6 +93,9 @@ func (i *incarnation) take(m *Message) {
 	i.inHand[m.Seq] = m
 	if m.Seq > i.last {
 		i.last = m.Seq
+	}
+	if m.Epoch > i.epoch {
+		i.epoch = m.Epoch
 	}
 	if m.GroupSeq == 0 {
 		return

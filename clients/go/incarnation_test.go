@@ -36,6 +36,15 @@ func TestWhatToDoWithACopy(t *testing.T) {
 	}
 }
 
+func TestTheHighestEpoch(t *testing.T) {
+	me := newIncarnation()
+	me.take(copyOf(1, "a", 7, 1))
+	me.take(copyOf(2, "b", 5, 1))
+	if me.epoch != 7 {
+		t.Errorf("%d", me.epoch)
+	}
+}
+
 func TestTheGroupThatGotSomethingLongestAgoIsForgotten(t *testing.T) {
 	me := newIncarnation()
 	for number := 0; number <= groupsMax; number++ {

@@ -265,7 +265,7 @@ func (l *life) join(s *session) {
 		}
 		l.say(s, "join", map[string]any{
 			"protocol": 1, "n": l.me.n, "queue": s.queue, "prefetch": l.Prefetch, "bundle": bundleLimits,
-			"in_hand": held,
+			"epoch": l.me.epoch, "in_hand": held,
 		}, nil)
 	})
 }

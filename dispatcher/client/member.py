@@ -139,6 +139,7 @@ class Member(Generic[C]):
         self._tokens = tokens
         self._seen = SeqRanges()
         self._order = GroupOrder()
+        self._epoch = 0  # the highest one of the copies that it took
         self._backoff = Backoff()
         self._heartbeat_ms = HEARTBEAT_BEFORE_WELCOME_MS
         self._offline_limit_ms = offline_limit_ms
@@ -227,6 +228,8 @@ class Member(Generic[C]):
             self._copy_missing(copy, now_ms)
             return False
         self._seen.add(seq)
+        if copy.epoch > self._epoch:
+            self._epoch = copy.epoch
         self.in_hand[seq] = copy
         copy.note_in(self.begun)
         if len(self._seen) > REMEMBERED_MAX:
@@ -354,7 +357,7 @@ class Member(Generic[C]):
         )
         return Join(
             consumer=self.consumer, incarnation=self.incarnation, n=self.n, queue=self.queue,
-            prefetch=self.prefetch, in_hand=in_hand, bundle=self.bundle,
+            prefetch=self.prefetch, in_hand=in_hand, bundle=self.bundle, epoch=self._epoch,
         )  # fmt: skip
 
     def _tell_begun(self, now_ms: int) -> Begun:

@@ -183,6 +183,7 @@ class Join:
     prefetch: int
     in_hand: tuple[InHand, ...] = ()
     bundle: BundleLimits | None = None  # None: each copy comes alone
+    epoch: int = 0  # the highest one that it got; 0: none, or it does not say
     user: str | None = None  # who sent it, where the lane asks for that; not in the body
 
 
@@ -269,6 +270,7 @@ def _as_json(message: ControlMessage | Command) -> dict[str, Any]:
                 "incarnation": message.incarnation, "n": message.n, "queue": message.queue,
                 "prefetch": message.prefetch, "in_hand": in_hand,
                 **({} if message.bundle is None else {"bundle": message.bundle._asdict()}),
+                **({} if not message.epoch else {"epoch": message.epoch}),
             }  # fmt: skip
         case Settle():
             failed = [{"seq": f.seq, "reason": f.reason, "attempts": f.attempts} for f in message.failed]
@@ -367,6 +369,7 @@ def _decode_join(fields: dict[str, Any]) -> Join:
         n=integer(fields, "n", 1, SEQ_MAX), queue=text(fields, "queue"),
         prefetch=integer(fields, "prefetch", 1, PREFETCH_MAX),
         in_hand=_all_in_hand(items(fields, "in_hand", PREFETCH_MAX)), bundle=read_limits(fields),
+        epoch=integer(fields, "epoch", 0, SEQ_MAX) if "epoch" in fields else 0,
     )  # fmt: skip
 
 

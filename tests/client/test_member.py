@@ -13,7 +13,7 @@ from dispatcher.client.member import (
     Standing,
 )
 from dispatcher.client.orders import OpenQueue
-from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, Join, Settle
+from dispatcher.wire.protocol import Begun, FailedMessage, Heartbeat, Join, Settle, decode_control, encode
 from tests.client.member_subject import Copy, Subject, ordered
 
 # --- joining ---
@@ -239,6 +239,16 @@ def test_a_missing_copy_stops_the_queue_and_joins_with_a_new_one(joined: Subject
     assert [entry.seq for entry in join.in_hand] == [one.seq]
     joined.welcome()
     assert joined.receive(two, three) == [True, True]
+
+
+def test_a_join_tells_the_highest_epoch() -> None:
+    subject = Subject()
+    subject.join()
+    subject.receive(Copy(1, b"g", 1, 7), Copy(2, b"h", 1, 5), Copy(3, b"g", 2, 9))
+    subject.open("q2")
+    (join,) = subject.said()
+    assert decode_control(encode(join)) == join
+    assert join.epoch == 7, "that of a copy that it refused does not count"
 
 
 def test_a_second_gap_at_once_waits_before_it_asks_again(joined: Subject) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dispatcher.core.bounds import COUNTER_SHIFT, LANE_EPOCHS_AHEAD_MAX
@@ -20,15 +22,16 @@ from tests.spec.lane_bench import clause
 NOW_MS = 1_700_000_000_500
 ROW = IncarnationRow("c1", "uuid", "q1", 1, 10, "live")
 OPTIONS = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),))
+JOIN = Join(consumer="c1", incarnation="uuid", n=2, queue="q2", prefetch=10)
 
 
-def _first_dispatch(lane_epoch: int) -> Dispatched:
+def _first_dispatch(lane_epoch: int, *said: Join) -> Dispatched:
     """What a leader hands to a consumer that it knows from Redis, where nothing is open."""
     snapshot = Snapshot(lane_epoch, complete=True, broker_restarted=False, incarnations={1: ROW})
     lane = Lane(OPTIONS, snapshot, NOW_MS)
     lane.start(NOW_MS)
     message = Original(0, 1, (lane_epoch, 1), bytes(16), b"g", None, 1, NOW_MS)
-    effects = lane.step([PingRouted("q1"), RedeliveriesEnded(0), MessagesArrived([message])], NOW_MS)
+    effects = lane.step([PingRouted("q1"), *said, RedeliveriesEnded(0), MessagesArrived([message])], NOW_MS)
     (dispatched,) = [action for action in effects.actions if isinstance(action, Dispatched)]
     return dispatched
 
@@ -64,6 +67,13 @@ def test_a_number_that_nobody_can_have_given_is_not_believed(last: int) -> None:
     assert lane.state.counters["settles_ignored"] == 1
 
 
+def test_an_epoch_that_nobody_can_have_given_is_not_believed() -> None:
+    lane = _asking_lane()
+    before = lane.state.epoch_counter
+    lane.step([replace(JOIN, epoch=SEQ_MAX)], NOW_MS)
+    assert lane.state.epoch_counter == before
+
+
 def test_a_number_of_a_clock_that_ran_ahead_is_believed() -> None:
     clause("R-5", "Numbers never go back, even if Redis forgets everything")
     ahead = (NOW_MS // 1000 + LANE_EPOCHS_AHEAD_MAX) << COUNTER_SHIFT
@@ -71,3 +81,16 @@ def test_a_number_of_a_clock_that_ran_ahead_is_believed() -> None:
         _asking_lane().step(
             [Heartbeat(consumer="c1", incarnation="uuid", queue="q1", held=0, last=ahead)], NOW_MS
         )
+
+
+def test_an_epoch_of_a_former_leader_that_redis_has_forgotten_is_believed() -> None:
+    """That leader sent a message again: under an epoch of its own, with the number that it had."""
+    clause("O-7", "larger than any epoch of the lane before, also after everything was forgotten")
+    epoch = (NOW_MS // 1000 << COUNTER_SHIFT) + 7
+    with pytest.raises(NumbersBehind):
+        _asking_lane().step([replace(JOIN, epoch=epoch)], NOW_MS)
+
+
+def test_so_is_the_word_of_a_consumer_that_comes_back_later() -> None:
+    epoch = (NOW_MS // 1000 << COUNTER_SHIFT) + 7
+    assert _first_dispatch(NOW_MS // 1000, replace(JOIN, epoch=epoch)).epoch > epoch

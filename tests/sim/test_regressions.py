@@ -269,6 +269,11 @@ def test_what_only_redis_has_in_flight_does_not_stop_an_id_at_its_limit() -> Non
     assert run_scenario(make_scenario(22968)).problem is None
 
 
+def test_what_was_sent_again_under_an_epoch_that_redis_forgot_stops_no_group() -> None:
+    """The next leader's epochs were lower, and the consumer refused its copies once a second for ever."""
+    assert run_scenario(make_scenario(22791)).problem is None
+
+
 def _as_it_was(scenario: RunScenario) -> RunScenario:
     """Without windows and stealing: these seeds are older, and would be other runs."""
     options = {

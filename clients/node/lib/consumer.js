@@ -188,9 +188,9 @@ export class GroupConsumer {
     const everyMs = session.wasWelcomed ? session.heartbeatMs : RETRY_MS;
     this.#repeat(session, everyMs, () => {
       const held = [...this.#me.inHand.values()].map(({ seq, key, id }) => [seq, key, id]);
-      const { n } = this.#me;
+      const { n, epoch } = this.#me;
       const { queue } = session;
-      const fields = { protocol: 1, n, queue, prefetch: this.prefetch, bundle: BUNDLE, in_hand: held };
+      const fields = { protocol: 1, n, queue, prefetch: this.prefetch, bundle: BUNDLE, epoch, in_hand: held };
       this.#say(session, 'join', fields);
     });
   }

@@ -9,6 +9,7 @@ export class Incarnation {
   id = randomUUID();
   n = 0; // of the latest join
   last = 0; // the highest number received
+  epoch = 0; // the highest epoch received
   inHand = new Map(); // number → message, neither finished nor given up
   toSettle = new Set(); // finished, and not said over this connection
   unconfirmed = new Set(); // said, and not confirmed by RabbitMQ
@@ -34,6 +35,7 @@ export class Incarnation {
   take(message) {
     this.inHand.set(message.seq, message);
     this.last = Math.max(this.last, message.seq);
+    this.epoch = Math.max(this.epoch, message.epoch);
     if (message.groupSeq === null) return;
     this.#groups.delete(message.key);
     this.#groups.set(message.key, { epoch: message.epoch, number: message.groupSeq });

@@ -78,6 +78,13 @@ class ConsumerReports:
         if self.open and lane_epoch >= self._state.lane_epoch and not self._is_made_up(seq):
             raise NumbersBehind(lane_epoch + 1)
 
+    def _heard_of_epoch(self, epoch: int) -> None:
+        """The same of an epoch: a copy that a leader sent again has its epoch and a former leader's number.
+        Consumers that answer late must not wait for higher epochs for ever: then the next ones are."""
+        if epoch > self._state.epoch_counter and not self._is_made_up(epoch):
+            self.heard_of(epoch)
+            self._state.epoch_counter = epoch
+
     def _is_made_up(self, seq: int) -> bool:
         """No leader can have given this number."""
         return (seq >> COUNTER_SHIFT) > self._state.lane_epoch + LANE_EPOCHS_AHEAD_MAX
@@ -95,6 +102,7 @@ class ConsumerReports:
     def report(self, consumer: Consumer, join: Join) -> None:
         """Remember what a joining consumer has in hand, and adopt what we did not know of."""
         consumer.note(Copies).reported = frozenset(item.seq for item in join.in_hand)
+        self._heard_of_epoch(join.epoch)
         if not self.open:
             return
         for item in join.in_hand:

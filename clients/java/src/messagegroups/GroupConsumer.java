@@ -297,6 +297,7 @@ public final class GroupConsumer {
             fields.put("queue", in.queue);
             fields.put("prefetch", prefetch);
             fields.put("bundle", Bundle.LIMITS);
+            fields.put("epoch", me.epoch);
             fields.put("in_hand", held);
             say(in, "join", fields, () -> {});
         });

@@ -20,6 +20,7 @@ final class Incarnation {
     final String id = UUID.randomUUID().toString();
     long n; // of the latest join
     long last; // the highest number received
+    long epoch; // the highest epoch received
     final TreeMap<Long, Message> inHand = new TreeMap<>(); // neither finished nor given up
     final TreeSet<Long> toSettle = new TreeSet<>(); // finished, and not said over this connection
     final TreeSet<Long> unconfirmed = new TreeSet<>(); // said, and not confirmed by RabbitMQ
@@ -44,6 +45,7 @@ final class Incarnation {
     void take(Message message) {
         inHand.put(message.seq(), message);
         last = Math.max(last, message.seq());
+        epoch = Math.max(epoch, message.epoch);
         if (message.groupSeq == 0) return;
         groups.put(message.key, new Last(message.epoch, message.groupSeq));
         if (groups.size() > GROUPS_MAX) {
