@@ -64,6 +64,7 @@ async def test_copies_that_are_lost_late_or_double(vhost: Vhost, lane: LaneStub,
         await lane.send(me, b"behind", b"g")
         await program.called("lost")
         assert [(join.n, join.queue == queue) for join in lane.joins] == [(1, True), (2, False)]
+        assert [join.epoch for join in lane.joins] == [0, 6]
         await lane.say(me, protocol.TYPE_REJOIN)
         await eventually(lambda: len(lane.joins) == 3, what="a join when asked for one")
         assert (lane.joins[2].n, lane.joins[2].queue) == (3, me.queue)
