@@ -159,15 +159,18 @@ def _as_begun(pair: PrivateServers) -> None:
     for vhost in api.request("vhosts"):
         if vhost["name"] != "/":
             api.delete_vhost(vhost["name"])
-    wait_until(lambda: _without_queues(api))
+    wait_until(lambda: _without(api, "queues"))
+    wait_until(lambda: _without(api, "exchanges"))
     with redis.Redis.from_url(pair.redis_url) as client:
         client.flushall()
 
 
-def _without_queues(api: Management) -> bool:
-    """In the default vhost; exclusive ones go with their connection."""
-    queues = api.request("queues/%2F")
-    for queue in queues:
+def _without(api: Management, kind: str) -> bool:
+    """In the default vhost. Exclusive queues go with their connection; RabbitMQ has exchanges of its own."""
+    found = [
+        each["name"] for each in api.request(f"{kind}/%2F") if not (each["name"] or "amq.").startswith("amq.")
+    ]
+    for name in found:
         with contextlib.suppress(BrokerUnavailable):
-            api.request(f"queues/%2F/{quote(queue['name'], safe='')}", "DELETE")
-    return not queues
+            api.request(f"{kind}/%2F/{quote(name, safe='')}", "DELETE")
+    return not found

@@ -380,10 +380,12 @@ def _left(remains: Iterable[str]) -> str:
 async def _remains(link: Link, names: LaneNames, queues: list[str]) -> list[str]:
     """What is left of a lane that nobody should lead any more, in words."""
     found = []
-    if await _is_led(link, names):
-        found.append(f"a dispatcher leads {names.lane}")
-    else:
+    is_led = await _is_led(link, names)
+    if not is_led:
         found += [f"messages in {queue}" for queue in queues if await _has_messages(link, queue)]
+    # Whoever leads has them: so both are asked again, for it may have begun meanwhile.
+    if is_led or await _is_led(link, names):
+        found.append(f"a dispatcher leads {names.lane}")
     if await find_parking_queues(link, parking_queues(names, PARKING_QUEUES_MAX)):
         found.append(f"parked messages of {names.lane}")
     return found
