@@ -107,7 +107,7 @@ class _Way:
         self._link, self._lane, self._shard = link, lane, shard
         self._names = ShardNames(shard.lane, prefix)
         self._header = lane.group_header[0]
-        self._ring = self._names.ring(shard.shards, fingerprint(self._header))
+        self._ring = self._ring_of(shard.shards)
         ending = shard_name("", shard.number)
         self._queues = [inbound.queue.removesuffix(ending) for inbound in lane.inbound]  # as configured
         self._path = f"lanes.{shard.lane}.shards"
@@ -156,11 +156,10 @@ class _Way:
 
     async def _ring_before(self) -> str:
         """The one that producers are led to now."""
-        for count in range(2, SHARDS_MAX + 1):
-            ring = self._names.ring(count, fingerprint(self._header))
-            if await self._declare_leading(self._names.exchange, ring, durable=False):
-                return ring
-        raise CommandRefused(f"{self._path}: {self._names.exchange} leads to something else")
+        shards = await self._shards_behind(self._names.exchange, durable=False)
+        if shards is None:
+            raise CommandRefused(f"{self._path}: {self._names.exchange} leads to something else")
+        return self._ring_of(shards)
 
     async def _until_empty(self, remains: LookAtShards) -> None:
         """A message may be on its way to a leader while nobody counts it: so it must be so several times."""
@@ -325,12 +324,20 @@ class _Way:
 
     async def _former_shards(self) -> int | None:
         """How many there were. None: another header had the group."""
-        if await exchange_exists(self._link, self._names.kept_ring):
-            for shards in range(2, SHARDS_MAX + 1):
-                ring = self._names.ring(shards, fingerprint(self._header))
-                if await self._declare_leading(self._names.kept_ring, ring, durable=True):
-                    return shards
+        if not await exchange_exists(self._link, self._names.kept_ring):
+            return None
+        return await self._shards_behind(self._names.kept_ring, durable=True)
+
+    async def _shards_behind(self, exchange: str, *, durable: bool) -> int | None:
+        """How many the ring of this header has that the exchange, which is there, leads to. None: it leads to
+        none of them."""
+        for shards in range(2, SHARDS_MAX + 1):
+            if await self._declare_leading(exchange, self._ring_of(shards), durable=durable):
+                return shards
         return None
+
+    def _ring_of(self, shards: int) -> str:
+        return self._names.ring(shards, fingerprint(self._header))
 
     async def _lead_to_former(self, shards: int) -> None:
         """After a restart of RabbitMQ, or when the exchange was deleted just now. Nobody is led there by a
