@@ -232,6 +232,16 @@ async def test_fewer_shards_are_refused_until_the_former_ones_are_empty(bench: B
     assert set(bench._tasks) == ({LANE} if fewer == 1 else {shard_name(LANE, 1), shard_name(LANE, 2)})
 
 
+async def after_a_restart_of_rabbitmq(servers: PrivateServers, bench: Bench, count: int) -> None:
+    """So many shards are led, and each group gets its second messages."""
+    await asyncio.to_thread(servers.rabbitmq.stop)
+    await asyncio.to_thread(servers.rabbitmq.start)
+    await bench.run(**{LANE: shards(count)})
+    client = await bench.client()
+    publish(client, names_in(bench.vhost), 1, 2)
+    await client.confirmed()
+
+
 async def test_producers_are_led_to_the_kept_shards_after_a_restart_of_rabbitmq(
     private_servers: PrivateServers, private_bench: Bench
 ) -> None:
@@ -241,12 +251,7 @@ async def test_producers_are_led_to_the_kept_shards_after_a_restart_of_rabbitmq(
     publish(client, names, 0, 1)
     await client.confirmed()
     await stopped(bench)
-    await asyncio.to_thread(private_servers.rabbitmq.stop)
-    await asyncio.to_thread(private_servers.rabbitmq.start)
-    await bench.run(**{LANE: shards(19)})
-    client = await bench.client()
-    publish(client, names, 1, 2)
-    await client.confirmed()
+    await after_a_restart_of_rabbitmq(private_servers, bench, 19)
     shard_of_groups(await drained(bench, 19), 2)
 
 
@@ -272,12 +277,7 @@ async def test_a_change_that_was_cut_short_is_finished_by_the_next_start(
     await client.confirmed()
     await bench.run(**{LANE: shards(3)})
     await stopped(bench)
-    await asyncio.to_thread(private_servers.rabbitmq.stop)
-    await asyncio.to_thread(private_servers.rabbitmq.start)
-    await bench.run(**{LANE: shards(3)})
-    client = await bench.client()
-    publish(client, names, 1, 2)
-    await client.confirmed()
+    await after_a_restart_of_rabbitmq(private_servers, bench, 3)
     assert set(shard_of_groups(await drained(bench, 3), 2).values()) == {1, 2, 3}
 
 
