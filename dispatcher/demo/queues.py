@@ -10,7 +10,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable
+from dispatcher.service.topology import parking_queues
 from dispatcher.wire.protocol import LaneNames
 
 
@@ -31,11 +33,14 @@ def counts(amqp_url: str, queues: Iterable[str]) -> dict[str, int]:
 
 
 def remove(amqp_url: str, names: LaneNames, inbound: Iterable[str]) -> None:
-    """Delete everything of one lane, and its inbound queues. Raises BrokerUnavailable."""
+    """Delete everything of one lane, and its inbound queues. Raises BrokerUnavailable.
+
+    The dispatcher deletes a parking queue seconds after its last message (P-5). It may have been stopped before.
+    """
     with _channel(amqp_url) as channel:
         for queue in (
             names.control, names.command, names.heartbeat, names.lock, names.witness, names.dead,
-            *inbound,
+            *parking_queues(names, PARKING_QUEUES_MAX), *inbound,
         ):  # fmt: skip
             channel.queue_delete(queue)
         for exchange in (names.exchange, names.control_exchange, names.command_exchange):

@@ -13,17 +13,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pika
 import pytest
 import redis
 from rich.console import Console
 
 from dispatcher import demo
+from dispatcher.demo import queues
 from dispatcher.demo.checker import TableFault
 from dispatcher.demo.pipeline import run_pipeline, show_verdict
 from dispatcher.demo.screen import Screen
 from dispatcher.errors import BrokerUnavailable, ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.judge.judge import BreachKind
 from dispatcher.nodes.guard import descendants
+from dispatcher.wire.protocol import LaneNames
 from tests.conftest import Vhost
 from tests.demo.repository import Repository
 from tests.page.reports import write_report
@@ -79,6 +82,15 @@ def test_generated_orders_survive_the_kills(environment: dict[str, str], tmp_pat
     assert [gap["kind"] for gap in summary["gaps"]] == ["begins", "told_again"]
     assert 1_900 < summary["lanes"]["changes"]["hand_overs"] < 2_500
     assert "\nVerdict: " in output
+
+
+def test_an_empty_parking_queue_is_removed_too(vhost: Vhost) -> None:
+    """The dispatcher deletes it seconds after its last message (P-5), and may have been stopped before."""
+    names = LaneNames("changes", f"demo-{vhost.name}")
+    with pika.BlockingConnection(pika.URLParameters(vhost.amqp_url)) as connection:
+        connection.channel().queue_declare(f"{names.exchange}.park.64", durable=True)
+    queues.remove(vhost.amqp_url, names, [])
+    assert vhost.management(f"queues/{vhost.name}") == []
 
 
 @pytest.mark.slow
