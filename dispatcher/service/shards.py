@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum, auto
 from typing import Any, Final
 
 import structlog
@@ -385,17 +386,26 @@ def _left(remains: Iterable[str]) -> str:
 
 
 async def _remains(link: Link, names: LaneNames, queues: list[str]) -> list[str]:
-    """What is left of a lane that nobody should lead any more, in words."""
-    found = []
+    """What is left of a lane that nobody should lead any more, in words.
+
+    A message is in its queue or with a reader, and RabbitMQ says both at once: so a leader that begins or
+    ends between two questions hides nothing.
+    """
+    left = {queue: await _left_in(link, queue) for queue in queues}
+    found = [f"messages in {queue}" for queue, what in left.items() if what is _Left.MESSAGES]
     is_led = await _is_led(link, names)
-    if not is_led:
-        found += [f"messages in {queue}" for queue in queues if await _has_messages(link, queue)]
-    # Whoever leads has them: so both are asked again, for it may have begun meanwhile.
-    if is_led or await _is_led(link, names):
-        found.append(f"a dispatcher leads {names.lane}")
-    if await find_parking_queues(link, parking_queues(names, PARKING_QUEUES_MAX)):
+    if not is_led and await find_parking_queues(link, parking_queues(names, PARKING_QUEUES_MAX)):
         found.append(f"parked messages of {names.lane}")
-    return found
+    if is_led or await _is_led(link, names):
+        return [*found, f"a dispatcher leads {names.lane}"]
+    return [*found, *(f"a reader of {queue}" for queue, what in left.items() if what is _Left.READER)]
+
+
+class _Left(Enum):
+    """In a queue."""
+
+    MESSAGES = auto()
+    READER = auto()  # which may have messages
 
 
 async def _is_led(link: Link, names: LaneNames) -> bool:
@@ -403,11 +413,17 @@ async def _is_led(link: Link, names: LaneNames) -> bool:
     return declared is not None and declared.consumer_count > 0
 
 
-async def _has_messages(link: Link, queue: str) -> bool:
-    """Fetches one, which goes back at once: of a quorum queue without a leader RabbitMQ counts none. That
-    takes the right to read the queue, also if it is not there; to look whether it is there takes none."""
-    is_there = await _asked(link, QueueDeclare(queue=queue, passive=True)) is not None
-    return is_there and isinstance(await _asked(link, BasicGet(queue=queue)), Fetched)
+async def _left_in(link: Link, queue: str) -> _Left | None:
+    """Of a quorum queue without a leader RabbitMQ counts neither messages nor readers, so then one message is
+    fetched, which goes back at once: that takes the right to read the queue, also if it is not there."""
+    declared = await _asked(link, QueueDeclare(queue=queue, passive=True))
+    if declared is None:
+        return None
+    if not declared.message_count and declared.consumer_count:
+        return _Left.READER
+    if declared.message_count or isinstance(await _asked(link, BasicGet(queue=queue)), Fetched):
+        return _Left.MESSAGES
+    return None
 
 
 async def _asked(link: Link, question: base.Frame) -> Any:
