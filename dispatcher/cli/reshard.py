@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated
 
 import typer
 
@@ -11,12 +13,12 @@ from dispatcher.amqp.link import Link
 from dispatcher.cli import options
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.output import counted, print_result
-from dispatcher.cli.rabbitmq import connected, look_at_queue
+from dispatcher.cli.rabbitmq import OperatorConnection, connected
 from dispatcher.errors import CommandRefused, NoAnswer
 from dispatcher.service.shards import change_shards
 from dispatcher.settings import LaneSettings, Settings
-from dispatcher.settings.units import format_duration
-from dispatcher.wire.shards import SHARDS_MAX, ShardNames, shard_name
+from dispatcher.wire.protocol import LaneNames
+from dispatcher.wire.shards import SHARDS_MAX, ShardNames
 
 #: Counts in a status that are 0 in a shard in which nothing is left.
 _COUNTS = ("held", "in_flight", "unconfirmed")
@@ -40,63 +42,37 @@ def reshard(
     known = options.shards_of(settings, lane)
     if not known:
         raise CommandRefused(f"lane {lane} has no shards in the configuration")
+    names = ShardNames(lane, settings.prefix)
     wanted = settings.lanes[known[0]].model_copy(update={"shards": shards})
-    _refuse_unled(settings, lane, shards, timeout_ms)
-    changed = asyncio.run(_change(settings, lane, wanted, timeout_ms))
+    with connected(settings.rabbitmq, "status") as connection:
+        for number in range(1, shards + 1):  # else nobody may hand out what goes there
+            ask(connection, names.shard(number), "status", {}, timeout_ms=timeout_ms)
+        changed = asyncio.run(_change(settings, wanted, partial(_held, connection, timeout_ms), timeout_ms))
     text = f"{lane}: groups go to {counted(shards, 'shard')}{'' if changed else ' already'}"
     print_result({"lane": lane, "shards": shards, "changed": changed}, text, as_json=as_json)
 
 
-def _refuse_unled(settings: Settings, lane: str, shards: int, timeout_ms: int) -> None:
-    """Raises CommandRefused or NoAnswer if nobody would hand out what goes to a shard."""
-    names = ShardNames(lane, settings.prefix)
-    with connected(settings.rabbitmq, "status") as connection:
-        for number in range(1, shards + 1):
-            ask(connection, names.shard(number), "status", {}, timeout_ms=timeout_ms)
-
-
-async def _change(settings: Settings, lane: str, wanted: LaneSettings, timeout_ms: int) -> bool:
+async def _change(
+    settings: Settings, wanted: LaneSettings, held: Callable[[LaneNames], list[str]], timeout_ms: int
+) -> bool:
     link = await Link.open(settings.rabbitmq, name="dispatcher lane reshard", on_events=lambda _: None)
-    left: list[str] = []
 
-    async def remains(numbers: list[int]) -> list[str]:
-        left[:] = await asyncio.to_thread(_remains, settings, wanted, lane, numbers, timeout_ms)
-        return left
+    async def ask_leader(names: LaneNames) -> list[str]:
+        return await asyncio.to_thread(held, names)
 
     try:
-        async with asyncio.timeout(timeout_ms / 1_000):
-            return await change_shards(link, wanted, settings.prefix, remains)
-    except TimeoutError:
-        raise CommandRefused(
-            f"not empty within {format_duration(timeout_ms)}, so nothing changed: {'; '.join(left)}"
-        ) from None
+        return await change_shards(link, wanted, settings.prefix, ask_leader, timeout_ms=timeout_ms)
     finally:
         await link.close()
 
 
-def _remains(
-    settings: Settings, wanted: LaneSettings, lane: str, numbers: list[int], timeout_ms: int
-) -> list[str]:
-    """What is left in these shards. Queues are looked at first: what left them is with a leader then."""
-    names, found = ShardNames(lane, settings.prefix), []
-    inbound = [each.queue.removesuffix(shard_name("", 1)) for each in wanted.inbound]
-    with connected(settings.rabbitmq, "status") as connection:
-        for number in numbers:
-            queues = [shard_name(queue, number) for queue in inbound]
-            found += [f"messages in {queue}" for queue in queues if look_at_queue(connection, queue).ready]
-            of_shard = names.shard(number)
-            if look_at_queue(connection, of_shard.lock).consumers:
-                try:
-                    found += _of_status(ask(connection, of_shard, "status", {}, timeout_ms=timeout_ms))
-                except NoAnswer as problem:
-                    found.append(str(problem))
-    return found
-
-
-def _of_status(status: dict[str, Any]) -> list[str]:
+def _held(connection: OperatorConnection, timeout_ms: int, names: LaneNames) -> list[str]:
+    """What the leader of this shard has, in words."""
+    try:
+        status = ask(connection, names, "status", {}, timeout_ms=timeout_ms)
+    except (CommandRefused, NoAnswer) as problem:
+        return [str(problem)]
     counts = {key: int(status.get(key) or 0) for key in _COUNTS}
     counts["parked"] = sum(int(row.get("parked") or 0) for row in status.get("parking", []))
     counts["under way"] = int(status.get("operations") or 0)
-    return [
-        f"{status.get('lane')}: {count} {key.replace('_', ' ')}" for key, count in counts.items() if count
-    ]
+    return [f"{names.lane}: {count} {key.replace('_', ' ')}" for key, count in counts.items() if count]

@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
-from enum import Enum, auto
 from typing import Any, Final
 
 import structlog
@@ -35,6 +34,7 @@ from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.topology import exchange_exists, node_is_away, parking_queues
 from dispatcher.settings import LaneSettings
+from dispatcher.settings.units import format_duration
 from dispatcher.wire.protocol import LaneNames
 from dispatcher.wire.shards import (
     FINGERPRINT_CHARACTERS,
@@ -47,8 +47,8 @@ from dispatcher.wire.shards import (
 
 log = structlog.get_logger()
 
-#: What is left in these shards, in words; nothing, if they are empty.
-LookAtShards = Callable[[list[int]], Awaitable[list[str]]]
+#: What the leader of this shard has, in words; nothing, if it has nothing.
+AskLeader = Callable[[LaneNames], Awaitable[list[str]]]
 
 RING_TYPE: Final = "x-consistent-hash"
 #: What RabbitMQ says of a type that it does not know; 3.10 ends the connection with that, 4.0 the channel.
@@ -90,15 +90,17 @@ async def open_shards(link: Link, lane: LaneSettings, prefix: str, *, at_start: 
         raise
 
 
-async def change_shards(link: Link, lane: LaneSettings, prefix: str, remains: LookAtShards) -> bool:
+async def change_shards(
+    link: Link, lane: LaneSettings, prefix: str, ask_leader: AskLeader, *, timeout_ms: int
+) -> bool:
     """Let groups go to as many shards as `lane`, which is one of them, says. False: they do already.
 
-    RabbitMQ refuses publishes meanwhile, until all former shards are empty; `remains` looks at them, again
-    and again. If that is cancelled, groups go where they went before. Raises CommandRefused, if it can't
-    begin.
+    RabbitMQ refuses publishes meanwhile, until all former shards are empty. If that takes longer than
+    `timeout_ms`, or is cancelled, groups go where they went before. Raises CommandRefused, if it can't begin
+    or takes longer.
     """
     assert lane.shard is not None
-    return await _Way(link, lane, lane.shard, prefix).change(remains)
+    return await _Way(link, lane, lane.shard, prefix).change(ask_leader, timeout_ms)
 
 
 class _Way:
@@ -133,7 +135,7 @@ class _Way:
             await self._keep_instead(placed)
             self._tell()
 
-    async def change(self, remains: LookAtShards) -> bool:
+    async def change(self, ask_leader: AskLeader, timeout_ms: int) -> bool:
         if not await self._make():
             raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing")
         placed = await self._placed()
@@ -145,7 +147,7 @@ class _Way:
         before = await self._ring_before() if is_open else None
         await _delete(self._link, self._names.exchange)
         try:
-            await self._until_empty(remains)
+            await self._until_empty(ask_leader, timeout_ms)
         except BaseException:
             if before is not None:
                 await self._declare_leading(self._names.exchange, before, durable=False)
@@ -162,13 +164,20 @@ class _Way:
             raise CommandRefused(f"{self._path}: {self._names.exchange} leads to something else")
         return self._ring_of(shards)
 
-    async def _until_empty(self, remains: LookAtShards) -> None:
+    async def _until_empty(self, ask_leader: AskLeader, timeout_ms: int) -> None:
         """A message may be on its way to a leader while nobody counts it: so it must be so several times."""
-        numbers = await _Former(self._link, self._names, self._queues).numbers()
-        looks = 0
-        while looks < _EMPTY_LOOKS:
-            looks = 0 if await remains(numbers) else looks + 1
-            await asyncio.sleep(_EMPTY_LOOK_S)
+        former, left, looks = _Former(self._link, self._names, self._queues), dict[int, list[str]](), 0
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                while looks < _EMPTY_LOOKS:
+                    left = await former.remains(ask_leader)
+                    looks = 0 if left else looks + 1
+                    await asyncio.sleep(_EMPTY_LOOK_S)
+        except TimeoutError:
+            what = "; ".join(each for of_shard in left.values() for each in of_shard)
+            raise CommandRefused(
+                f"not empty within {format_duration(timeout_ms)}, so nothing changed: {what}"
+            ) from None
 
     def _tell(self) -> None:
         names, shard = self._names, self._shard
@@ -360,12 +369,13 @@ class _Former:
         are_there = await asyncio.gather(*(exchange_exists(self._link, each) for each in entrances))
         return [number for number, is_there in zip(numbers, are_there, strict=True) if is_there]
 
-    async def remains(self) -> dict[int, list[str]]:
-        """What is left in each, in words; only those in which something is left."""
+    async def remains(self, ask_leader: AskLeader | None = None) -> dict[int, list[str]]:
+        """What is left in each, in words; only those in which something is left. Without `ask_leader` a
+        leader is enough for that."""
         found = {}
         for number in await self.numbers():
             queues = [shard_name(queue, number) for queue in self._queues]
-            if left := await _remains(self._link, self._names.shard(number), queues):
+            if left := await _remains(self._link, self._names.shard(number), queues, ask_leader):
                 found[number] = left
         return found
 
@@ -385,27 +395,29 @@ def _left(remains: Iterable[str]) -> str:
     return f"{'; '.join(remains)}: that has to end first, with the configuration of before"
 
 
-async def _remains(link: Link, names: LaneNames, queues: list[str]) -> list[str]:
-    """What is left of a lane that nobody should lead any more, in words.
+async def _remains(
+    link: Link, names: LaneNames, queues: list[str], ask_leader: AskLeader | None = None
+) -> list[str]:
+    """What is left of a lane, in words. Without `ask_leader` nobody should lead it any more.
 
-    A message is in its queue or with a reader, and RabbitMQ says both at once: so a leader that begins or
-    ends between two questions hides nothing.
+    Queues are looked at first: what has left them is with a leader then. A message is in its queue or with a
+    reader, and RabbitMQ says both at once: so a leader that begins or ends between two questions hides
+    nothing.
     """
-    left = {queue: await _left_in(link, queue) for queue in queues}
-    found = [f"messages in {queue}" for queue, what in left.items() if what is _Left.MESSAGES]
+    looks = {queue: await _asked(link, QueueDeclare(queue=queue, passive=True)) for queue in queues}
+    there = {queue: declared for queue, declared in looks.items() if declared is not None}
+    unread = [queue for queue, each in there.items() if not each.message_count and not each.consumer_count]
+    found = [f"messages in {queue}" for queue, each in there.items() if each.message_count]
     is_led = await _is_led(link, names)
-    if not is_led and await find_parking_queues(link, parking_queues(names, PARKING_QUEUES_MAX)):
-        found.append(f"parked messages of {names.lane}")
-    if is_led or await _is_led(link, names):
+    if not is_led:
+        found += [f"messages in {queue}" for queue in unread if await _gives_one(link, queue)]
+        if await find_parking_queues(link, parking_queues(names, PARKING_QUEUES_MAX)):
+            found.append(f"parked messages of {names.lane}")
+    if not is_led and not await _is_led(link, names):
+        return found + [f"a reader of {queue}" for queue, each in there.items() if each.consumer_count]
+    if ask_leader is None:
         return [*found, f"a dispatcher leads {names.lane}"]
-    return [*found, *(f"a reader of {queue}" for queue, what in left.items() if what is _Left.READER)]
-
-
-class _Left(Enum):
-    """In a queue."""
-
-    MESSAGES = auto()
-    READER = auto()  # which may have messages
+    return found + [f"no reader of {queue} yet" for queue in unread] + await ask_leader(names)
 
 
 async def _is_led(link: Link, names: LaneNames) -> bool:
@@ -413,17 +425,10 @@ async def _is_led(link: Link, names: LaneNames) -> bool:
     return declared is not None and declared.consumer_count > 0
 
 
-async def _left_in(link: Link, queue: str) -> _Left | None:
-    """Of a quorum queue without a leader RabbitMQ counts neither messages nor readers, so then one message is
-    fetched, which goes back at once: that takes the right to read the queue, also if it is not there."""
-    declared = await _asked(link, QueueDeclare(queue=queue, passive=True))
-    if declared is None:
-        return None
-    if not declared.message_count and declared.consumer_count:
-        return _Left.READER
-    if declared.message_count or isinstance(await _asked(link, BasicGet(queue=queue)), Fetched):
-        return _Left.MESSAGES
-    return None
+async def _gives_one(link: Link, queue: str) -> bool:
+    """For a queue of which RabbitMQ counts neither messages nor readers, as it does for a quorum queue that
+    has no leader: fetches one, which goes back at once. That takes the right to read the queue."""
+    return isinstance(await _asked(link, BasicGet(queue=queue)), Fetched)
 
 
 async def _asked(link: Link, question: base.Frame) -> Any:

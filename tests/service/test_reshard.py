@@ -12,7 +12,9 @@ from dispatcher.amqp.methods import ExchangeDeclare, ExchangeDelete
 from dispatcher.client import GroupConsumer, GroupProducer
 from dispatcher.client.copies import Message
 from dispatcher.errors import SendFailed
+from dispatcher.service.topology import parking_queues
 from dispatcher.wire.shards import ShardNames, shard_name
+from tests.service.clients import Client
 from tests.service.harness import LANE, Bench, lane
 from tests.service.program import Ended, program
 from tests.spec.lane_bench import clause
@@ -27,11 +29,25 @@ def shards(count: int) -> dict[str, Any]:
     return lane(shards=count)
 
 
-async def led(bench: Bench, count: int) -> None:
+async def led(bench: Bench, count: int) -> tuple[Client, ShardNames]:
     for name in list(bench.runners):
         await bench.stop(name)
     bench.runners.clear()
     await bench.run(**{LANE: shards(count)})
+    return await bench.client(), ShardNames(LANE, bench.vhost.redis_prefix)
+
+
+async def led_with_one(bench: Bench) -> tuple[Client, ShardNames, str]:
+    """Three shards, a client, and the shard in which a message waits."""
+    client, names = await led(bench, 3)
+    await publish(client, names, b"one")
+    await eventually(lambda: sum(bench.status(name)["held"] for name in bench.runners) == 1)
+    return client, names, next(name for name in bench.runners if bench.status(name)["held"])
+
+
+async def publish(client: Client, names: ShardNames, body: bytes) -> None:
+    client.send("in", body, "group", exchange=names.exchange)
+    await client.confirmed()
 
 
 async def reshard(bench: Bench, count: int, *arguments: str, configured: int = 3) -> Ended:
@@ -117,37 +133,39 @@ async def test_the_order_is_kept_while_shards_become_more_and_fewer(bench: Bench
 
 
 async def test_nothing_changes_if_the_shards_do_not_become_empty(bench: Bench) -> None:
-    await led(bench, 3)
-    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
-    client.send("in", b"one", "group", exchange=names.exchange)
-    await client.confirmed()
-    await eventually(lambda: sum(bench.status(name)["held"] for name in bench.runners) == 1)
-    holder = next(name for name in bench.runners if bench.status(name)["held"])
+    client, names, holder = await led_with_one(bench)
     refused = await reshard(bench, 2, "--timeout", "1s")
     assert (refused.returncode, f"{holder}: 1 held" in refused.stderr) == (1, True)
-    client.send("in", b"two", "group", exchange=names.exchange)
-    await client.confirmed()
+    await publish(client, names, b"two")
     consumer = await bench.joined("c", holder)
     assert [copy.body for copy in await consumer.has(2)] == [b"one", b"two"]
 
 
+async def test_what_is_parked_in_a_shard_that_nobody_leads_is_left(bench: Bench) -> None:
+    client, names = await led(bench, 3)
+    await bench.stop(shard_name(LANE, 3))
+    parked = parking_queues(names.shard(3), 1)[0]
+    await client.declare(parked)
+    refused = await reshard(bench, 2, "--timeout", "1s")
+    assert (refused.returncode, shard_name(LANE, 3) in refused.stderr) == (1, True)
+    await client.delete(parked)
+    done = await reshard(bench, 2)
+    assert done.returncode == 0, done.stderr
+
+
 async def test_a_change_that_was_killed_is_done_by_the_next_one(bench: Bench) -> None:
-    await led(bench, 3)
-    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
+    client, names = await led(bench, 3)
     await client.link.call(client.channel, ExchangeDelete(exchange=names.exchange))
     done = await reshard(bench, 2)
     assert done.returncode == 0, done.stderr
-    client.send("in", b"one", "group", exchange=names.exchange)
-    await client.confirmed()
+    await publish(client, names, b"one")
 
 
 async def test_another_hash_of_rabbitmq_counts_when_the_shards_are_empty(bench: Bench) -> None:
     """As after an upgrade: groups were elsewhere before, and the exchange is gone with the restart."""
     clause("S-5", "or RabbitMQ has a version that spreads groups otherwise")
-    await led(bench, 3)
-    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
-    client.send("in", b"1", "group", exchange=names.exchange)
-    await client.confirmed()
+    client, names = await led(bench, 3)
+    await publish(client, names, b"1")
     for name in (names.exchange, names.placement):
         await client.link.call(client.channel, ExchangeDelete(exchange=name))
     elsewhere = {"alternate-exchange": names.placed("of another version")}
@@ -165,8 +183,7 @@ async def test_another_hash_of_rabbitmq_counts_when_the_shards_are_empty(bench: 
     done = await reshard(bench, 3)
     assert done.returncode == 0, done.stderr
     client = await bench.client()
-    client.send("in", b"2", "group", exchange=names.exchange)
-    await client.confirmed()
+    await publish(client, names, b"2")
     await eventually(lambda: flow.got.get("group") == [1, 2], what="both, in their order")
     consumer.stop()
     await running
@@ -174,12 +191,7 @@ async def test_another_hash_of_rabbitmq_counts_when_the_shards_are_empty(bench: 
 
 async def test_a_dispatcher_that_leads_meanwhile_keeps_the_shards(bench: Bench) -> None:
     """It makes the exchange again that the command has deleted, as it was."""
-    await led(bench, 3)
-    names, client = ShardNames(LANE, bench.vhost.redis_prefix), await bench.client()
-    client.send("in", b"one", "group", exchange=names.exchange)
-    await client.confirmed()
-    await eventually(lambda: sum(bench.status(name)["held"] for name in bench.runners) == 1)
-    holder = next(name for name in bench.runners if bench.status(name)["held"])
+    client, names, holder = await led_with_one(bench)
     changing = asyncio.create_task(reshard(bench, 2))
 
     async def is_gone() -> bool:
@@ -195,8 +207,7 @@ async def test_a_dispatcher_that_leads_meanwhile_keeps_the_shards(bench: Bench) 
     await consumer.has(1)
     done = await changing
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    client.send("in", b"two", "group", exchange=names.exchange)
-    await client.confirmed()
+    await publish(client, names, b"two")
     assert [copy.body for copy in await consumer.has(2)] == [b"one", b"two"]
 
 
