@@ -10,6 +10,7 @@ after a restart nobody can publish before a dispatcher has made them again, with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
@@ -55,6 +56,8 @@ RING_TYPE: Final = "x-consistent-hash"
 UNKNOWN_RING: Final = f"exchange type '{RING_TYPE}'"
 PLUGIN: Final = "rabbitmq_consistent_hash_exchange"
 PLUGIN_IS_MISSING: Final = f"RabbitMQ has no exchanges of type {RING_TYPE}: rabbitmq-plugins enable {PLUGIN}"
+#: Instead of a fingerprint of where groups are.
+_NOBODY_KNOWS: Final = "unknown"
 #: Every shard has as many points on the ring, one: this is the binding's key.
 _WEIGHT: Final = "1"
 #: So many groups are tried. That all are in one shard by chance happens once in 2^31 times.
@@ -110,74 +113,73 @@ class _Way:
         self._link, self._lane, self._shard = link, lane, shard
         self._names = ShardNames(shard.lane, prefix)
         self._header = lane.group_header[0]
-        self._ring = self._ring_of(shard.shards)
+        self._ring = self._names.ring(shard.shards, fingerprint(self._header))
         ending = shard_name("", shard.number)
         self._queues = [inbound.queue.removesuffix(ending) for inbound in lane.inbound]  # as configured
         self._path = f"lanes.{shard.lane}.shards"
 
     async def open(self, *, at_start: bool) -> None:
-        if not at_start and await exchange_exists(self._link, self._names.exchange) and await self._lead():
+        if not at_start and await exchange_exists(self._link, self._names.exchange):
             await self._bind_own()
             return
         if not await self._make():
             return  # whoever makes the queue that is missing leads producers here
         placed = await self._placed()
-        is_first = not await exchange_exists(self._link, self._names.placement)
-        if is_first:
+        if not await exchange_exists(self._link, self._names.kept_ring):
             whole = LaneNames(self._shard.lane, self._names.prefix)
             self._refuse(await _remains(self._link, whole, self._queues))
-        elif await self._keep(placed) and await self._lead():
-            self._tell()
-            return
-        elif not await self._is_led_here() and not await self._leave_former():
-            return
-        if await self._lead():  # else another configuration was faster
-            await self._keep_instead(placed)
+        if await self._keep(placed):
+            is_led = await self._lead()
+        else:
+            is_led = await self._leave_former() and await self._lead_anew(placed)
+        if is_led:
             self._tell()
 
     async def change(self, ask_leader: AskLeader, timeout_ms: int) -> bool:
         if not await self._make():
             raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing")
         placed = await self._placed()
-        if not await exchange_exists(self._link, self._names.placement):
+        if not await exchange_exists(self._link, self._names.kept_ring):
             raise CommandRefused(f"{self._path}: no dispatcher has led producers to shards yet")
-        is_open = await exchange_exists(self._link, self._names.exchange)  # else a change was cut short
         if await self._keep(placed) and await self._lead():
             return False
-        before = await self._ring_before() if is_open else None
+        before = await self._led_now()
         await _delete(self._link, self._names.exchange)
         try:
-            await self._until_empty(ask_leader, timeout_ms)
+            if left := await self._until_empty(ask_leader, timeout_ms):
+                result = "nothing changed" if before else "publishes are still refused"
+                raise CommandRefused(f"not empty within {format_duration(timeout_ms)}, so {result}: {left}")
         except BaseException:
             if before is not None:
-                await self._declare_leading(self._names.exchange, before, durable=False)
+                await before._lead()
             raise
-        if not await self._lead():
+        if not await self._lead_anew(placed):
             raise CommandRefused(f"{self._path}: a dispatcher has begun to lead meanwhile; try again")
-        await self._keep_instead(placed)
         return True
 
-    async def _ring_before(self) -> str:
-        """The one that producers are led to now."""
-        shards = await self._shards_behind(self._names.exchange, durable=False)
-        if shards is None:
+    async def _led_now(self) -> _Way | None:
+        """Where the exchange leads to. None: it is not there, or nobody knows."""
+        if not await exchange_exists(self._link, self._names.exchange):
+            return None
+        unknown = self._names.placed(_NOBODY_KNOWS)
+        if await self._declare_leading(self._names.placement, unknown, durable=True):
+            return None
+        if (kept := await self._kept()) is None:
             raise CommandRefused(f"{self._path}: {self._names.exchange} leads to something else")
-        return self._ring_of(shards)
+        return kept
 
-    async def _until_empty(self, ask_leader: AskLeader, timeout_ms: int) -> None:
-        """A message may be on its way to a leader while nobody counts it: so it must be so several times."""
+    async def _until_empty(self, ask_leader: AskLeader, timeout_ms: int) -> str:
+        """What is left after that time, in words. A message may be on its way to a leader while nobody counts
+        it: so nothing must be left several times."""
         former, left, looks = _Former(self._link, self._names, self._queues), dict[int, list[str]](), 0
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_ms / 1_000):
                 while looks < _EMPTY_LOOKS:
                     left = await former.remains(ask_leader)
                     looks = 0 if left else looks + 1
                     await asyncio.sleep(_EMPTY_LOOK_S)
-        except TimeoutError:
-            what = "; ".join(each for of_shard in left.values() for each in of_shard)
-            raise CommandRefused(
-                f"not empty within {format_duration(timeout_ms)}, so nothing changed: {what}"
-            ) from None
+                return ""
+        return "; ".join(each for of_shard in left.values() for each in of_shard) or "not all is known"
 
     def _tell(self) -> None:
         names, shard = self._names, self._shard
@@ -193,7 +195,6 @@ class _Way:
         channel = await self._link.open_channel()
         try:
             for number in numbers:
-                await self._declare(channel, self._names.entrance(number), "direct")
                 await self._bind(channel, number)
         except ChannelRefused as refused:
             if refused.code != NOT_FOUND:
@@ -217,6 +218,7 @@ class _Way:
 
     async def _bind(self, channel: int, number: int) -> None:
         entrance = self._names.entrance(number)
+        await self._declare(channel, entrance, "direct")
         for queue in self._queues:
             name = shard_name(queue, number)
             await self._link.call(channel, QueueBind(queue=name, exchange=entrance, routing_key=queue))
@@ -273,30 +275,33 @@ class _Way:
         """
         return await self._declare_leading(self._names.exchange, self._ring, durable=False)
 
-    async def _keep(self, placed: str) -> bool:
-        """Keep which groups are where, and the ring; False: they were elsewhere before."""
-        if not await self._declare_leading(self._names.placement, placed, durable=True):
+    async def _lead_anew(self, placed: str) -> bool:
+        """Once all former shards are empty. False: somebody else has led producers meanwhile.
+
+        Until they are led it is kept that nobody knows where groups are. If this is cut short, producers are
+        led nowhere else before all shards are empty once more.
+        """
+        await self._keep_instead(self._names.placement, self._names.placed(_NOBODY_KNOWS))
+        await self._keep_instead(self._names.kept_ring, self._ring)
+        if not await self._lead():
             return False
-        if not await self._declare_leading(self._names.kept_ring, self._ring, durable=True):
-            await _delete(self._link, self._names.kept_ring)  # whoever made it got no further
-            await self._declare_leading(self._names.kept_ring, self._ring, durable=True)
+        await self._keep_instead(self._names.placement, placed)
         return True
 
-    async def _is_led_here(self) -> bool:
-        """Whether a change to this ring was cut short when it had led producers here: what is kept is that of
-        before, and says nothing any more."""
-        if not await exchange_exists(self._link, self._names.exchange) or not await self._lead():
-            return False
-        return not await self._declare_leading(self._names.kept_ring, self._ring, durable=True)
+    async def _keep(self, placed: str) -> bool:
+        """Keep which groups are where, and the ring; False: they were elsewhere before."""
+        return await self._declare_leading(
+            self._names.kept_ring, self._ring, durable=True
+        ) and await self._declare_leading(self._names.placement, placed, durable=True)
+
+    async def _keep_instead(self, exchange: str, alternate: str) -> None:
+        while not await self._declare_leading(exchange, alternate, durable=True):
+            await _delete(self._link, exchange)
 
     async def _placed(self) -> str:
         """Tells apart which groups are where. A few groups don't tell many shards from one more."""
         found = fingerprint(self._header, self._shard.shards, await self._probe())
         return self._names.placed(found)
-
-    async def _keep_instead(self, placed: str) -> None:
-        await _delete(self._link, *self._names.kept)
-        await self._keep(placed)
 
     async def _declare_leading(self, exchange: str, alternate: str, *, durable: bool) -> bool:
         channel = await self._link.open_channel()
@@ -322,39 +327,32 @@ class _Way:
             )
             if remains:
                 left = [each for number in remains for each in remains[number]]
-                if (shards := await self._former_shards()) is None:
+                kept = await self._kept()
+                if kept is None:
                     self._refuse(left)
                     return False
                 log.warning("shards_kept", lane=self._shard.lane, left=left)
-                await self._lead_to_former(shards)
+                await kept._lead_again()
                 return False
             if is_led_to:  # and somebody may have published since
                 await _delete(self._link, self._names.exchange)
+                await asyncio.sleep(_EMPTY_LOOK_S)  # what they have published may be on its way to its queue
         return True
 
-    async def _former_shards(self) -> int | None:
-        """How many there were. None: another header had the group."""
-        if not await exchange_exists(self._link, self._names.kept_ring):
-            return None
-        return await self._shards_behind(self._names.kept_ring, durable=True)
-
-    async def _shards_behind(self, exchange: str, *, durable: bool) -> int | None:
-        """How many the ring of this header has that the exchange, which is there, leads to. None: it leads to
-        none of them."""
-        for shards in range(2, SHARDS_MAX + 1):
-            if await self._declare_leading(exchange, self._ring_of(shards), durable=durable):
-                return shards
+    async def _kept(self) -> _Way | None:
+        """To as many shards as are kept. None: another header had the group."""
+        counts = range(2, SHARDS_MAX + 1) if await exchange_exists(self._link, self._names.kept_ring) else ()
+        for shards in counts:
+            way = _Way(self._link, self._lane, self._shard._replace(shards=shards), self._names.prefix)
+            if await self._declare_leading(self._names.kept_ring, way._ring, durable=True):
+                return way
         return None
 
-    def _ring_of(self, shards: int) -> str:
-        return self._names.ring(shards, fingerprint(self._header))
-
-    async def _lead_to_former(self, shards: int) -> None:
+    async def _lead_again(self) -> None:
         """After a restart of RabbitMQ, or when the exchange was deleted just now. Nobody is led there by a
         version of RabbitMQ that spreads groups otherwise."""
-        former = _Way(self._link, self._lane, self._shard._replace(shards=shards), self._names.prefix)
-        if await former._make() and await former._keep(await former._placed()) and await former._lead():
-            former._tell()
+        if await self._make() and await self._keep(await self._placed()) and await self._lead():
+            self._tell()
 
 
 class _Former:
@@ -362,18 +360,21 @@ class _Former:
 
     def __init__(self, link: Link, names: ShardNames, queues: list[str]) -> None:
         self._link, self._names, self._queues = link, names, queues
+        self._numbers: list[int] = []
 
-    async def numbers(self) -> list[int]:
+    async def _find(self) -> None:
         numbers = range(1, SHARDS_MAX + 1)
         entrances = [self._names.entrance(number) for number in numbers]
         are_there = await asyncio.gather(*(exchange_exists(self._link, each) for each in entrances))
-        return [number for number, is_there in zip(numbers, are_there, strict=True) if is_there]
+        self._numbers = [number for number, is_there in zip(numbers, are_there, strict=True) if is_there]
 
     async def remains(self, ask_leader: AskLeader | None = None) -> dict[int, list[str]]:
         """What is left in each, in words; only those in which something is left. Without `ask_leader` a
         leader is enough for that."""
+        if not self._numbers:
+            await self._find()
         found = {}
-        for number in await self.numbers():
+        for number in self._numbers:
             queues = [shard_name(queue, number) for queue in self._queues]
             if left := await _remains(self._link, self._names.shard(number), queues, ask_leader):
                 found[number] = left
@@ -382,7 +383,7 @@ class _Former:
 
 async def _no_longer_shards(link: Link, lane: LaneSettings, prefix: str) -> None:
     names = ShardNames(lane.name, prefix)
-    if not await exchange_exists(link, names.placement):
+    if not await exchange_exists(link, names.kept_ring):
         return
     remains = await _Former(link, names, [inbound.queue for inbound in lane.inbound]).remains()
     if remains:

@@ -71,8 +71,8 @@ class ShardNames:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """In the order in which they go: without `placement` the lane has no shards."""
-        return self.kept_ring, self.placement
+        """In the order in which they go: without `kept_ring` the lane has no shards."""
+        return self.placement, self.kept_ring
 
     def placed(self, fingerprint: str) -> str:
         """What `placement` has as its alternate exchange, and so keeps. There is no such exchange."""
