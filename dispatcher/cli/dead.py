@@ -13,6 +13,7 @@ from dispatcher.cli import options
 from dispatcher.cli.dead_queue import DeadMessage, DeadQueue, Selection
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, table
 from dispatcher.cli.progress import progress
+from dispatcher.cli.shards import in_each_shard
 from dispatcher.cli.stopped import COLUMNS, KEYS, StoppedGroups
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 from dispatcher.settings import Settings
@@ -63,6 +64,7 @@ async def _do_nothing(_: DeadMessage) -> None:
 
 
 @app.command("list")
+@in_each_shard
 def list_dead(
     lane: options.LaneName,
     group: GroupOption = None,
@@ -99,6 +101,7 @@ def list_dead(
 
 
 @app.command("show")
+@in_each_shard
 def show(
     lane: options.LaneName,
     group: GroupOption = None,
@@ -132,6 +135,7 @@ def show(
 
 
 @app.command("release")
+@in_each_shard
 def release(
     lane: options.LaneName,
     group: GroupOption = None,
@@ -164,6 +168,7 @@ def release(
 
 
 @app.command("drop")
+@in_each_shard
 def drop(
     lane: options.LaneName,
     group: GroupOption = None,
@@ -188,6 +193,7 @@ def drop(
 
 
 @app.command("skip")
+@in_each_shard
 def skip(
     lane: options.LaneName,
     group: GroupOption = None,

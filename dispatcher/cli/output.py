@@ -32,6 +32,7 @@ _STATES: Final = {
 
 
 _COLLECTED: Final[ContextVar[list[Any] | None]] = ContextVar("collected", default=None)
+_CONSOLE: Final[ContextVar[Console | None]] = ContextVar("console", default=None)
 
 
 class _Console(Console):
@@ -44,7 +45,19 @@ class _Console(Console):
 
 def console() -> Console:
     """Standard output; colours and the window's width only where it is a terminal."""
+    if (given := _CONSOLE.get()) is not None:
+        return given
     return _Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH_IN_FILES)
+
+
+@contextlib.contextmanager
+def printed_to(out: Console) -> Iterator[None]:
+    """`console` is this one."""
+    token = _CONSOLE.set(out)
+    try:
+        yield
+    finally:
+        _CONSOLE.reset(token)
 
 
 @contextlib.contextmanager

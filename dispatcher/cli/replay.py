@@ -12,6 +12,7 @@ from dispatcher.cli import options
 from dispatcher.cli.history import HistoryReader
 from dispatcher.cli.output import counted, print_result
 from dispatcher.cli.progress import progress
+from dispatcher.cli.shards import in_each_shard
 from dispatcher.errors import BrokerUnavailable, CommandRefused
 from dispatcher.settings import Settings
 from dispatcher.wire.group_text import parse_group
@@ -26,6 +27,7 @@ def parse_since_ms(text: str) -> int:
     return since_ms
 
 
+@in_each_shard
 def replay(
     lane: options.LaneName,
     group: Annotated[

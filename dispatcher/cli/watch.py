@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from dispatcher.cli.output import console, print_error
+from dispatcher.cli.output import console, print_error, printed_to
 from dispatcher.errors import BrokerUnavailable, NoAnswer
 
 _EVERY_S: Final = 2.0
@@ -27,7 +27,7 @@ def watch(show: Callable[[Console], None]) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             complaints = io.StringIO()  # kept too, or clearing the screen would take them away
-            with out.capture() as shown, contextlib.redirect_stderr(complaints):
+            with out.capture() as shown, printed_to(out), contextlib.redirect_stderr(complaints):
                 try:
                     show(out)
                 except (BrokerUnavailable, NoAnswer) as problem:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from dispatcher.pipeline.plan_file import PlanFile, write_plan
 from dispatcher.service.shards import fingerprint
 from dispatcher.wire.shards import ShardNames, shard_name
-from tests.service.harness import LANE, Bench, lane
+from tests.amqp.samples import text
+from tests.service.harness import LANE, ROOT, Bench, document, lane
 from tests.service.program import Ended, program
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 SHARDS = 3
 GROUPS = [f"group {number}" for number in range(12)]
@@ -32,13 +40,17 @@ async def told(bench: Bench, *arguments: str) -> Any:
 async def full(bench: Bench) -> Bench:
     """Each group has a message that waits."""
     await bench.run(**{LANE: lane(shards=SHARDS)})
+    await published(bench)
+    return bench
+
+
+async def published(bench: Bench) -> None:
     client = await bench.client()
     names = ShardNames(LANE, bench.vhost.redis_prefix)
     for group in GROUPS:
         client.send("in", b"one", group, exchange=names.exchange)
     await client.confirmed()
     await eventually(lambda: sum(bench.status(name)["held"] for name in NAMES) == len(GROUPS))
-    return bench
 
 
 async def test_each_shard_shows_its_part(full: Bench) -> None:
@@ -97,9 +109,80 @@ async def test_what_one_shard_refuses_the_others_do(full: Bench) -> None:
     assert full.status(NAMES[2])["consumers_drained"] == 1
 
 
-async def test_what_goes_on_for_ever_takes_one_shard(full: Bench) -> None:
-    watched = await run(full, "groups", "list", LANE, "--watch")
-    assert (watched.returncode, all(name in watched.stderr for name in NAMES)) == (2, True)
+async def test_a_group_is_found_although_another_shard_has_no_leader(full: Bench) -> None:
+    groups = {name: (await listed(full, name))["groups"] for name in NAMES}
+    holder = next(name for name in NAMES if GROUPS[0] in {row["group"] for row in groups[name]})
+    for name in NAMES:
+        if name != holder:
+            await full.stop(name)
+    assert (await told(full, "groups", "why", LANE, GROUPS[0]))["group"] == GROUPS[0]
+    elsewhere = await run(full, "groups", "why", LANE, "nobody", "--timeout", "100ms")
+    assert elsewhere.returncode == 1
+    assert [name for name in NAMES if f"lane {name} " in elsewhere.stderr] == [
+        n for n in NAMES if n != holder
+    ]
+
+
+async def listed(bench: Bench, name: str) -> Any:
+    return await bench.ask("groups.list", name, limit=100)
+
+
+async def test_a_watched_list_shows_all_shards_again_and_again(full: Bench, tmp_path: Path) -> None:
+    file, vhost = tmp_path / "dispatcher.yaml", full.vhost
+    lanes = {LANE: lane(shards=SHARDS)}
+    file.write_text(yaml.safe_dump(document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, lanes)))
+    command = [sys.executable, "-m", "dispatcher", "groups", "list", LANE, "--watch", "-c", str(file)]
+    watching = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    assert watching.stdout is not None
+    try:
+        for name in NAMES * 2:
+            async with asyncio.timeout(TIMEOUT_S):
+                await watching.stdout.readuntil(f"{name}:".encode())
+        watching.send_signal(signal.SIGINT)
+        assert await asyncio.wait_for(watching.wait(), TIMEOUT_S) == 0
+    finally:
+        if watching.returncode is None:
+            watching.kill()
+            await watching.wait()
+    refused = await run(full, "groups", "list", LANE, "--watch", "--json")
+    assert refused.returncode == 2
+
+
+async def test_what_is_dead_is_listed_and_released_in_each_shard(full: Bench) -> None:
+    client = await full.client()
+    for number, name in enumerate(NAMES[:2], 1):
+        group = text("x-dispatch-group", f"dead {number}")
+        client.send(full.names(name).dead, b"dead", None, group, text("x-dispatch-reason", "poison"))
+    await client.confirmed()
+    dead = (await told(full, "dead", "list", LANE))["shards"]
+    assert {name: [row["group"] for row in part["messages"]] for name, part in dead.items()} == {
+        NAMES[0]: ["dead 1"], NAMES[1]: ["dead 2"], NAMES[2]: [],
+    }  # fmt: skip
+    dropped = await told(full, "dead", "drop", LANE, "--group", "dead 2")
+    assert {name: part["dropped"] for name, part in dropped["shards"].items()}[NAMES[1]] == 1
+    assert [await client.ready(full.names(name).dead) for name in NAMES] == [1, 0, 0]
+    assert (await run(full, "dead", "drop", LANE, "--group", "dead 2")).returncode == 1
+
+
+async def test_the_history_of_each_shard_is_sent_again(bench: Bench) -> None:
+    keys: dict[str, Any] = {"shards": SHARDS, "history": {"max_age": "7d"}}
+    await bench.run(**{LANE: lane(**keys)})
+    await published(bench)
+    replayed = await program(bench.vhost, "replay", LANE, "--all", "--json", **keys)
+    assert replayed.returncode == 0, replayed.stderr
+    shards = json.loads(replayed.stdout)["shards"]
+    assert list(shards) == NAMES
+    assert sum(part["messages"] for part in shards.values()) == len(GROUPS)
+
+
+@pytest.mark.parametrize(("of", "is_done"), [(NAMES[1], True), ("other", False)])
+async def test_a_plan_is_carried_out_in_its_shard(
+    full: Bench, tmp_path: Path, of: str, is_done: bool
+) -> None:
+    file = tmp_path / "plan.json"
+    write_plan(file, {}, PlanFile(of, None, datetime.now(UTC), []))
+    done = await run(full, "rebalance", LANE, "--plan", str(file), "--dry-run", "--json")
+    assert (done.returncode == 0) is is_done, done.stderr
 
 
 async def test_shards_are_removed_one_by_one_and_what_they_share_with_the_lane(full: Bench) -> None:
