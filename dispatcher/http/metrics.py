@@ -14,9 +14,11 @@ from prometheus_client.core import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from dispatcher import __version__
 from dispatcher.http.views import LaneView
+from dispatcher.wire.shards import shard_name, shard_number
 
 #: Totals of a lane by their name in `LaneView.counters`; the metric is `dispatcher_<name>_total`.
 COUNTERS: Final = {
@@ -163,6 +165,12 @@ class _LaneCollector(Collector):
         return []  # so that registering does not read the lanes
 
     def collect(self) -> Iterator[Metric]:
+        for family in self._families():
+            family.samples = [_of_whole_lane(sample) for sample in family.samples]
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
+        """With the names of shards for the label `lane`."""
         overviews = {lane.name: lane.overview() for lane in self._lanes}
         yield InfoMetricFamily(f"{PREFIX}build", "The program.", {"version": __version__})
         yield _gauge(*LANE_READY, {lane.name: lane.readiness()[0] for lane in self._lanes})
@@ -197,6 +205,17 @@ class _LaneCollector(Collector):
                     buckets = [(str(bound), n) for bound, n in up_to]
                     family.add_metric([lane], [*buckets, ("+Inf", total)], sum_s)
             yield family
+
+
+def _of_whole_lane(sample: Sample) -> Sample:
+    """A shard's sample has its number as the label `shard`, and else the labels of the whole lane, with the
+    names in the configuration. No other sample has that label."""
+    number = shard_number(sample.labels.get("lane", ""))
+    if number is None:
+        return sample
+    ending = shard_name("", number)
+    labels = {label: value.removesuffix(ending) for label, value in sample.labels.items()}
+    return sample._replace(labels={**labels, "shard": str(number)})
 
 
 def _gauge(name: str, text: str, value_of: dict[str, Any]) -> GaugeMetricFamily:

@@ -15,7 +15,7 @@ from dispatcher.http.server import HttpServer
 from dispatcher.settings import HttpSettings
 from tests.conftest import Vhost
 from tests.deploy.promql import named
-from tests.service.harness import LANE, bench_of, lane
+from tests.service.harness import bench_of, lane
 from tests.waiting import eventually
 
 #: Labels that no dispatcher gives: Prometheus adds them to what it scrapes.
@@ -27,7 +27,7 @@ Exported = dict[str, set[str]]
 
 
 def metrics_of_a_live_dispatcher(vhost: Vhost) -> str:
-    """/metrics of an active dispatcher that has handed over a message."""
+    """/metrics of an active dispatcher that has handed over a message, and leads another lane's shards."""
     return asyncio.run(_scrape(vhost))
 
 
@@ -42,13 +42,13 @@ def exported_by(text: str) -> Exported:
 
 async def _scrape(vhost: Vhost) -> str:
     async with bench_of(vhost) as bench:
-        await bench.run(orders=lane("in"))
+        await bench.run(orders=lane("in"), sharded=lane("sharded", shards=2))
         consumer = await bench.joined("c1")
         client = await bench.client()
         client.send("in", b"one", "g")
         await consumer.has(1)
         await eventually(lambda: bench.status()["dead_letters"] is not None)
-        server = HttpServer(HttpSettings(listen="127.0.0.1:0"), [bench.runners[LANE]])
+        server = HttpServer(HttpSettings(listen="127.0.0.1:0"), list(bench.runners.values()))
         await server.start()
         try:
             url = f"http://127.0.0.1:{server.port}/metrics"

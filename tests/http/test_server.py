@@ -128,6 +128,16 @@ async def test_metrics_have_a_lanes_numbers(url: str, lanes: list[Lane]) -> None
     assert ("dispatcher_messages_in_flight", "bills", None) not in samples
 
 
+async def test_metrics_of_a_shard_have_the_labels_of_its_lane(url: str, lanes: list[Lane]) -> None:
+    lanes[1].name = "orders@2"
+    _, text, _ = await get(f"{url}/metrics")
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    settled = [sample.labels for sample in samples if sample.name == "dispatcher_settled_total"]
+    assert settled == [{"lane": "orders"}, {"lane": "orders", "shard": "2"}]
+    of_lane = [sample for sample in samples if "lane" in sample.labels]
+    assert not any("@" in value for sample in of_lane for value in sample.labels.values())
+
+
 async def test_metrics_have_a_lanes_histograms(url: str, lanes: list[Lane]) -> None:
     lanes[1].active = False
     _, text, _ = await get(f"{url}/metrics")
