@@ -17,7 +17,7 @@ from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal
 from dispatcher.cli.reshard import reshard
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import ChannelRefused, CommandRefused
-from dispatcher.redis_store.removal import LaneInRedis, look_at_lane, remove_keys
+from dispatcher.redis_store.removal import look_at_lane, remove_keys
 from dispatcher.service.topology import own_exchanges, parking_queues
 from dispatcher.settings import Settings
 from dispatcher.wire.protocol import RESERVED_SEGMENTS, LaneNames, dotted_name_problem
@@ -80,30 +80,49 @@ def remove(
         raise typer.BadParameter(problem, param_hint="LANE")
     if as_json and not (dry_run or yes):
         raise typer.BadParameter("needs --yes or --dry-run", param_hint="--json")
-    names = LaneNames(lane, settings.prefix)
-    in_redis = asyncio.run(look_at_lane(settings.redis, settings.prefix, lane))
     with connected(settings.rabbitmq, "lane.remove") as connection:
-        remains = _look(connection, names, settings, in_redis)
+        all_names = [
+            *_shards_of(connection, ShardNames(lane, settings.prefix)),
+            LaneNames(lane, settings.prefix),
+        ]
+        found = [(names, _look(connection, names, settings)) for names in all_names]
         if as_json:
-            print_json(remains.as_json())
+            print_json(_as_json(found))
         else:
-            for line in remains.lines():
+            for line in (line for _, remains in found for line in remains.lines()):
                 console().print(line)
         if dry_run:
             return
-        _refuse_beside_shards(connection, names, settings, remains)
-        _refuse(connection, names, remains, force=force)
+        for names, remains in found:
+            _refuse_beside_shards(connection, names, settings)
+            _refuse(connection, names, remains, force=force)
         if not yes:
             typer.confirm(f"Remove all of this but what stays of lane {lane}?", abort=True, err=True)
-        _remove(connection, names, settings, remains)
+        for names, remains in found:
+            _remove(connection, names, settings, remains)
     if not as_json:
         console().print(f"{lane}: removed")
 
 
-def _look(
-    connection: BlockingConnection, names: LaneNames, settings: Settings, in_redis: LaneInRedis
-) -> _Remains:
+def _as_json(found: list[tuple[LaneNames, _Remains]]) -> dict[str, Any]:
+    *shards, (_, of_lane) = found
+    of_shards = {names.lane: remains.as_json() for names, remains in shards}
+    return {**of_lane.as_json(), **({"shards": of_shards} if shards else {})}
+
+
+def _shards_of(connection: BlockingConnection, way: ShardNames) -> list[LaneNames]:
+    """Those that RabbitMQ has of a lane; they go before it."""
+    if shard_number(way.lane) is not None:
+        return []
+    return [
+        way.shard(number) for number in range(1, SHARDS_MAX + 1)
+        if refusal(connection, partial(_find_exchange, exchange=way.entrance(number))) is None
+    ]  # fmt: skip
+
+
+def _look(connection: BlockingConnection, names: LaneNames, settings: Settings) -> _Remains:
     """Raises CommandRefused when there is nothing."""
+    in_redis = asyncio.run(look_at_lane(settings.redis, settings.prefix, names.lane))
     configured = settings.lanes.get(names.lane)
     handed = [consumer.id for consumer in configured.consumers] if configured is not None else []
     wanted = [names.consumer(consumer) for consumer in handed]
@@ -155,24 +174,15 @@ def _refuse(connection: BlockingConnection, names: LaneNames, remains: _Remains,
         )
 
 
-def _refuse_beside_shards(
-    connection: BlockingConnection, names: LaneNames, settings: Settings, remains: _Remains
-) -> None:
-    """Raises CommandRefused while other shards need what would go: what leads producers to them, or one of
-    their number, without which groups would have other shards."""
-    way = ShardNames(whole_name(names.lane), names.prefix)
-    if shard_number(names.lane) is not None:
-        configured = options.shards_of(settings, way.lane)
-        for each in configured if names.lane in configured else ():
-            if look_at_queue(connection, (other := LaneNames(each, names.prefix)).lock).consumers:
-                raise _is_led(other)
-    elif not set(_of_all_shards(names)).isdisjoint(remains.exchanges):
-        shards = [
-            way.shard(number).lane for number in range(1, SHARDS_MAX + 1)
-            if refusal(connection, partial(_find_exchange, exchange=way.entrance(number))) is None
-        ]  # fmt: skip
-        if shards:
-            raise CommandRefused(f"lane {names.lane} has shards: remove them before it: {', '.join(shards)}")
+def _refuse_beside_shards(connection: BlockingConnection, names: LaneNames, settings: Settings) -> None:
+    """Raises CommandRefused for a shard while others of its number are led, without which groups would have
+    other shards."""
+    if shard_number(names.lane) is None:
+        return
+    configured = options.shards_of(settings, whole_name(names.lane))
+    for each in configured if names.lane in configured else ():
+        if look_at_queue(connection, (other := LaneNames(each, names.prefix)).lock).consumers:
+            raise _is_led(other)
 
 
 def _is_led(names: LaneNames) -> CommandRefused:

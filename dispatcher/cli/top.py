@@ -10,13 +10,15 @@ import typer
 
 from dispatcher.cli import options
 from dispatcher.errors import ConfigurationError
+from dispatcher.settings import Settings
 
 _WITHOUT = "`dispatcher status --watch` needs neither"
 
 
 def top(
     lane: Annotated[
-        str | None, typer.Argument(metavar="LANE", help="Begin with this lane; else with all of them.")
+        str | None,
+        typer.Argument(metavar="LANE", help="Begin with this lane, or with its shards."),
     ] = None,
     file: options.ConfigFile = options.DEFAULT_CONFIG,
     timeout_ms: options.Timeout = options.DEFAULT_TIMEOUT_MS,
@@ -33,10 +35,18 @@ def top(
             f"`pip install 'rabbitmq-group-dispatcher[top]'`; {_WITHOUT}"
         )
     settings = options.load_settings(file)
-    if lane is not None:
-        options.lane_names(settings, lane)
+    lanes, first = shown(settings, lane)
     # Textual, and all that comes with it.
     from dispatcher.cli.top_app import TopApp
     from dispatcher.cli.top_source import LeaderSource
 
-    TopApp(LeaderSource(settings, list(settings.lanes), timeout_ms), lane).run()
+    TopApp(LeaderSource(settings, lanes, timeout_ms), first).run()
+
+
+def shown(settings: Settings, lane: str | None) -> tuple[list[str], str | None]:
+    """Which lanes, and the one to begin with. Raises ConfigurationError for a lane that is not configured."""
+    if lane is not None and (shards := options.shards_of(settings, lane)):
+        return shards, None
+    if lane is not None:
+        options.lane_names(settings, lane)
+    return list(settings.lanes), lane

@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 from dispatcher.cli import options
+from dispatcher.cli.top import shown
 from dispatcher.cli.top_app import TopApp
 from dispatcher.cli.top_dialogs import Confirm, Tell
 from dispatcher.cli.top_rows import COLUMNS, consumer_lines, lane_lines
 from dispatcher.cli.top_source import LaneNow, LeaderSource, LookRequest, Rates, Seen, View
 from dispatcher.cli.verbs import Verb
-from dispatcher.errors import CommandRefused
+from dispatcher.errors import CommandRefused, ConfigurationError
+from dispatcher.settings import file as config
 from tests.cli.conftest import Run
 from tests.cli.test_with_service import Service, service
+from tests.service.harness import document, lane
 from tests.waiting import eventually
 
 __all__ = ["service"]
@@ -294,6 +298,15 @@ def test_without_a_terminal_it_says_what_to_do(run: Run) -> None:
     result = run("top")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("dispatcher: top needs a terminal; `dispatcher status --watch`")
+
+
+def test_the_name_of_a_lane_with_shards_stands_for_these() -> None:
+    lanes = {"orders": lane("a", shards=2), "bills": lane("b")}
+    settings = config.parse(yaml.safe_dump(document("amqp://h/", "redis://h/", "p", lanes)), {})
+    assert shown(settings, "orders") == (["orders@1", "orders@2"], None)
+    assert shown(settings, "bills") == ([*settings.lanes], "bills")
+    with pytest.raises(ConfigurationError):
+        shown(settings, "other")
 
 
 def test_without_the_extra_it_says_what_to_install(config_file: Path) -> None:

@@ -185,24 +185,31 @@ async def test_a_plan_is_carried_out_in_its_shard(
     assert (done.returncode == 0) is is_done, done.stderr
 
 
-async def test_shards_are_removed_one_by_one_and_what_they_share_with_the_lane(full: Bench) -> None:
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_lane_is_removed_with_its_shards(full: Bench, whole: bool) -> None:
+    """Or each shard before it, once nobody leads one."""
     client = await full.client()
-    whole = await run(full, "lane", "remove", LANE, "--yes", "--force")
-    assert (whole.returncode, all(name in whole.stderr for name in NAMES)) == (1, True)
     await full.stop(NAMES[0])
-    one = await run(full, "lane", "remove", NAMES[0], "--yes", "--force")
-    assert (one.returncode, NAMES[1] in one.stderr) == (1, True)
+    for refused in (LANE, NAMES[0]):
+        led = await run(full, "lane", "remove", refused, "--yes", "--force")
+        assert (led.returncode, NAMES[1] in led.stderr) == (1, True)
+    way = ShardNames(LANE, full.vhost.redis_prefix)
+    assert {way.exchange, way.entrance(1)} <= exchanges(full)
     for name in NAMES[1:]:
         await full.stop(name)
     for name in NAMES:
         await client.purge(name.replace(LANE, "in"))
-        removed = await run(full, "lane", "remove", name, "--yes")
-        assert removed.returncode == 0, removed.stderr
-    shown = json.loads((await run(full, "lane", "remove", LANE, "--dry-run", "--json")).stdout)
-    way = ShardNames(LANE, full.vhost.redis_prefix)
+        if not whole:
+            removed = await run(full, "lane", "remove", name, "--yes")
+            assert removed.returncode == 0, removed.stderr
+    shown = await told(full, "lane", "remove", LANE, "--dry-run")
     assert sorted(shown["exchanges"]) == sorted([way.exchange, *way.kept])
+    assert list(shown.get("shards", [])) == (NAMES if whole else [])
     assert (await run(full, "lane", "remove", LANE, "--yes")).returncode == 0
-    left = {each["name"] for each in full.vhost.management(f"exchanges/{full.vhost.name}")}
-    assert {name for name in left if name.startswith(way.prefix)} == {
+    assert {name for name in exchanges(full) if name.startswith(way.prefix)} == {
         way.ring(SHARDS, fingerprint("x-group-id"))
     }
+
+
+def exchanges(bench: Bench) -> set[str]:
+    return {each["name"] for each in bench.vhost.management(f"exchanges/{bench.vhost.name}")}
