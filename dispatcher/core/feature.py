@@ -141,8 +141,9 @@ class AbsentOriginals(Protocol):
 
     # -- who reads another queue than the inbound ones tells this --
 
-    def expect(self, message: Original) -> None:
-        """Its original has gone back to that queue, and will come again."""
+    def expect_again(self, message: Original) -> None:
+        """Its original has gone back to that queue, and will come again. A group that waits for others waits
+        for this one, too: which of them is older only shows when all are here."""
 
     def match(self, message: Original | None, delivered: Original) -> None:
         """Its original has come; None: that of a message of which a consumer has told."""

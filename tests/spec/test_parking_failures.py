@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dispatcher.core.events import Event, RedeliveriesEnded
@@ -381,6 +383,84 @@ def test_a_group_is_not_parked_behind_what_its_parking_queue_got_back() -> None:
     bench.join("three")
     bench.run()
     assert numbers(bench) == [1, 2, 3, 1, 2, 3, 4]
+
+
+def _fails_over_and_gives_back(bench: ParkingBench) -> list[tuple[str, dict[str, Any]]]:
+    """The leader dies, then the consumer; what was read goes back to its parking queue. Returns what the
+    inbound queue has not delivered again yet."""
+    bench.arrive(*(f"c{n}" for n in range(2, 130)))
+    bench.run(1_100)
+    late = list(bench.inbound_unacked.values())
+    bench.inbound_unacked.clear()
+    bench.fail_over()
+    bench.run(500)
+    bench.die("one")
+    bench.run(2_000)
+    assert bench.lane.state.counters["given_back"]
+    return late
+
+
+def test_what_is_given_back_does_not_pass_an_older_one_that_is_still_to_come() -> None:
+    """The group waited for both. a2 was met once before it was given back, and counts once."""
+    clause("R-2", "before its open entries have met their originals")
+    bench = _Slow(park_after_ms=1_000, steal_after_ms=None, look_ahead=500)
+    bench.join("one", prefetch=3)
+    bench.arrive("a1", "b1", "c1")
+    bench.arrive("a2", "a3")
+    bench.run(1_100)
+    bench.settle("one", "b1")
+    bench.run()
+    assert (bench.holder("a2"), bench.in_parking()) == ("one", ["a2", "a3"])
+    late = _fails_over_and_gives_back(bench)
+    bench.join("two", prefetch=3)
+    bench.run()
+    for message in late:
+        bench._redeliver(0, *message)
+    bench.run()
+    assert numbers(bench) == [1, 2, 1, 2, 3]
+
+
+def test_a_newer_one_that_is_still_to_come_does_not_pass_what_is_given_back() -> None:
+    """a3 had gone directly to the consumer that had a2 from the parking queue."""
+    clause("G-1", "handed over again after its consumer's death comes before every later one of its group")
+    bench = _Slow(park_after_ms=1_000, steal_after_ms=None, look_ahead=500)
+    bench.join("one", prefetch=3)
+    bench.arrive("a1", "b1", "c1")
+    bench.arrive("a2")
+    bench.run(1_100)
+    bench.settle("one", "a1", "b1")
+    bench.run()
+    bench.arrive("a3", "a4")
+    assert (bench.holder("a2"), bench.holder("a3"), bench.in_parking()) == ("one", "one", ["a2"])
+    late = _fails_over_and_gives_back(bench)
+    bench.hold_reads = True
+    bench.join("two", prefetch=100)
+    for message in late:
+        bench._redeliver(0, *message)
+    bench.run()
+    bench.hold_reads = False
+    bench.run()
+    assert numbers(bench) == [1, 2, 3, 2, 3, 4]
+
+
+def test_in_a_bucket_what_is_parked_does_not_pass_another_id_that_is_still_to_come() -> None:
+    clause("O-15", "rules of this page about the order, the owner, closing and moving of a group")
+    bench = _Slow(park_after_ms=1_000, steal_after_ms=None, buckets=1)
+    bench.join("one", prefetch=2)
+    bench.arrive("a1", "-1")
+    bench.arrive("b2")
+    bench.run(1_100)
+    bench.settle("one", "-1")
+    bench.run()
+    assert (bench.holder("b2"), bench.in_parking()) == ("one", ["b2"])
+    bench.die("one")
+    late = bench.inbound_unacked.pop((0, 1))
+    bench.fail_over()
+    bench.join("two")
+    bench.run()
+    bench._redeliver(0, *late)
+    bench.run()
+    assert bench.handed() == ["a1", "-1", "b2", "a1", "b2"]
 
 
 @pytest.mark.parametrize("fails_over", [False, True])

@@ -25,17 +25,20 @@ class ParkedEntries:
     def __init__(self, state: LaneState) -> None:
         self._state = state
         self.replay: ParkingReplay | None = None  # from its reading until all of it is loaded
-        self._groups: set[bytes | None] = set()  # the journal knows parked messages of theirs
+        self._groups: set[bytes | None] = set()  # by key: the journal knows parked messages of theirs
 
     def listen(self, journal: JournalReplay) -> None:
         self.replay = journal.others = ParkingReplay(journal)
 
     def load(self, entries: Iterable[JournalEntry]) -> None:
         self.replay = None
-        self._groups = {entry.group for entry in entries if is_parking(entry.inbound)}
+        self._groups = {self._key(entry.group) for entry in entries if is_parking(entry.inbound)}
 
     def has_entries_of(self, group_id: bytes | None) -> bool:
-        return group_id in self._groups
+        return self._key(group_id) in self._groups
+
+    def _key(self, group_id: bytes | None) -> bytes | None:
+        return None if group_id is None else self._state.key_of(group_id)
 
     def may_have(self, group: Group) -> bool:
         return bool(self._state.parking.route(group))

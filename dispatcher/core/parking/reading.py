@@ -261,5 +261,5 @@ class ParkedReading(Feature):
         message.tag, message.content = 0, None
         if message in state.revoked:  # the journal has an entry of it, which it will meet again
             state.revoked.discard(message)
-            state.absent.expect(message)
+            state.absent.expect_again(message)
             self._given_back.add(message)

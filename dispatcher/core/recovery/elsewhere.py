@@ -33,7 +33,7 @@ class Elsewhere(Protocol):
         """The journal was read, and has these open entries. Called once, before all that follows."""
 
     def has_entries_of(self, group_id: bytes | None) -> bool:
-        """Whether the journal had open entries of this group elsewhere."""
+        """Whether the journal had open entries of the group, or bucket, of this id elsewhere."""
 
     def may_have(self, group: Group) -> bool:
         """Whether messages of this group may come from elsewhere."""

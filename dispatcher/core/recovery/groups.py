@@ -25,6 +25,7 @@ class GroupRecovery:
         self._resending = resending
         self.redis_complete = True  # as the snapshot said
         self._entries: dict[bytes, list[Original]] = {}
+        self._unresolved: set[Original] = set()  # those that their groups wait for
         self._row_epochs: dict[bytes, int] = {}  # of RECOVERING groups: the epoch of their owner, by Redis
         #: Owners of RECOVERING groups, by Redis; None: one that has ended.
         self._owners: dict[bytes, Consumer | None] = {}
@@ -75,10 +76,21 @@ class GroupRecovery:
         elif group.state is not GroupState.RECOVERING:
             self._interrupt(group)
         message.group = group
-        group.unresolved += 1
+        self._count(message, group)
         if message.consumer is not None:
             group.count_out(message)
         self._entries.setdefault(key, []).append(message)
+
+    def wait_again_for(self, message: Original) -> None:
+        """It had come back, and no consumer has it. If its group waits for others, it waits for this one."""
+        group = message.group
+        if group is not None and group.state is GroupState.RECOVERING:
+            self._count(message, group)
+
+    def _count(self, message: Original, group: Group) -> None:
+        if message not in self._unresolved:
+            self._unresolved.add(message)
+            group.unresolved += 1
 
     def _interrupt(self, group: Group) -> None:
         """A group that went on already: a consumer told us of a message that we did not know of."""
@@ -120,10 +132,11 @@ class GroupRecovery:
             close(state, group)
 
     def resolved(self, message: Original) -> None:
-        """One open entry less that its group waits for."""
+        """One open entry less that its group waits for, if it waits for this one."""
         group = message.group
-        if group is None or not group.unresolved:
+        if group is None or message not in self._unresolved:
             return
+        self._unresolved.discard(message)
         group.unresolved -= 1
         if not group.unresolved:
             self._resolve(group)

@@ -132,6 +132,11 @@ class Recovery(Feature):
         self.awaited.add(message)
         self._expecting(message).expect(message)
 
+    def expect_again(self, message: Original) -> None:
+        """One that came, and has gone back to its parking queue."""
+        self.expect(message)
+        self._groups.wait_again_for(message)
+
     def _expecting(self, message: Original) -> Expecting:
         """Which queue is to deliver its original."""
         elsewhere = self._elsewhere.expecting(message)
@@ -279,10 +284,7 @@ class Recovery(Feature):
                 if message.group is None:
                     self.resending.send(message)
             case MessageState.WAITING:
-                is_waited_for = message.group is not None
                 self._back_to_backlog(message)
-                if not is_waited_for:
-                    return
         self._groups.resolved(message)
 
     def _back_to_backlog(self, message: Original) -> None:
