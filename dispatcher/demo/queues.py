@@ -35,7 +35,8 @@ def counts(amqp_url: str, queues: Iterable[str]) -> dict[str, int]:
 def remove(amqp_url: str, names: LaneNames, inbound: Iterable[str]) -> None:
     """Delete everything of one lane, and its inbound queues. Raises BrokerUnavailable.
 
-    The dispatcher deletes a parking queue seconds after its last message (P-5). It may have been stopped before.
+    The dispatcher deletes a parking queue seconds after its last message (P-5). It may have been stopped
+    before.
     """
     with _channel(amqp_url) as channel:
         for queue in (
