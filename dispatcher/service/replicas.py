@@ -66,6 +66,7 @@ class _Heard:
     at_s: float
     since_ms: int
     leads: int | None  # how many lanes it leads; None: a version that does not say
+    lives: bool  # this leadership has seen the row change
 
 
 class Replicas:
@@ -124,9 +125,13 @@ class Replicas:
         self._leaderships = []
 
     def others(self) -> dict[str, int]:
-        """Of a leader: how many lanes each replica leads that stands by and says so."""
+        """Of a leader: how many lanes each replica leads that stands by and says so.
+
+        A row may be of a replica that has ended, so only those count whose row has changed since this
+        leadership began. Else a lane would be given to a dead one, again by each next leadership.
+        """
         heard = self._heard or {}
-        return {name: each.leads for name, each in heard.items() if each.leads is not None}
+        return {name: each.leads for name, each in heard.items() if each.lives and each.leads is not None}
 
     async def name_heir(self, heir: str) -> bool:
         """This leadership is about to end, and that one is to lead next. False: Redis can't be told."""
@@ -235,7 +240,7 @@ class Replicas:
                 since_ms, leads = said.get("since_ms"), said.get("leads")
                 known = _Heard(
                     row, now_s, since_ms if isinstance(since_ms, int) else self._now_ms(),
-                    leads if isinstance(leads, int) else None,
+                    leads if isinstance(leads, int) else None, known is not None,
                 )  # fmt: skip
             if now_s - known.at_s < self.gone_s:
                 heard[name] = known

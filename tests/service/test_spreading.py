@@ -163,6 +163,18 @@ async def test_a_lane_whose_heir_does_not_come_is_led_by_another(
         await eventually(lambda: not store.hexists(keys.replicas, "heir"))
 
 
+async def test_a_replica_that_has_ended_is_given_none(start: Start, vhost: Vhost) -> None:
+    """What it said last is in Redis until a leader has seen for a while that nothing new comes."""
+    fleet = start()
+    key = LaneKeys.of(vhost.redis_prefix, "a").replicas
+    with redis.Redis.from_url(vhost.redis_url) as store:
+        store.hset(key, "standby dead", json.dumps({"since_ms": 1, "beat": 7, "leads": 0}))
+        await fleet.start("one")
+        await eventually(lambda: not store.hexists(key, "standby dead"), what="its row to be removed")
+    await eventually(lambda: fleet.shares() == [4])
+    assert [len(rows) for rows in fleet.statuses("leaderships")] == [1] * 4
+
+
 async def test_who_does_not_say_how_many_lanes_it_leads_is_given_none(start: Start, vhost: Vhost) -> None:
     fleet = start()
     await fleet.start("one")
