@@ -13,7 +13,6 @@ from dispatcher.cli.output import collected_json, console, print_error, print_js
 from dispatcher.cli.rabbitmq import OperatorConnection, connected, look_at_queue
 from dispatcher.cli.watch import refuse_json, watch
 from dispatcher.errors import BrokerUnavailable, CommandRefused, ConfigurationError, NoAnswer
-from dispatcher.pipeline.plan_file import read_plan
 from dispatcher.settings import Settings
 from dispatcher.wire.protocol import LaneNames
 
@@ -97,6 +96,8 @@ def _in_each(
 
 
 def _shard_of_plan(plan: Path, shards: list[str]) -> str:
+    from dispatcher.pipeline.plan_file import read_plan
+
     lane = read_plan(plan).lane
     if lane not in shards:
         raise ConfigurationError(f"{plan}: is a plan for lane {lane}, not for one of {', '.join(shards)}")
