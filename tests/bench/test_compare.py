@@ -51,12 +51,18 @@ def _measured(servers: Servers, file: Path, *paths: Path) -> Path:
 def test_a_planted_twofold_slowdown_is_told(
     servers: Servers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = _measured(servers, tmp_path / "before.json")
     (tmp_path / "sitecustomize.py").write_text(TWICE_AS_DEAR)
-    slow = _measured(servers, tmp_path / "slow.json", tmp_path)
-    assert main([str(before), str(slow), "--limit", "1.5"]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert [line for line in told if "own CPU" in line and line.endswith("DEARER")]
+
+    def told() -> list[str]:
+        before = _measured(servers, tmp_path / "before.json")
+        slow = _measured(servers, tmp_path / "slow.json", tmp_path)
+        code = main([str(before), str(slow), "--limit", "1.5"])
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith("DEARER")]
+        assert code == bool(lines)
+        return [line for line in lines if "own CPU" in line]
+
+    # Other programs on the same cores can make the first of the two as dear as the second.
+    assert any(told() for _ in range(3))
 
 
 def _written(file: Path, own_us: float | None, name: str = "dispatcher, exclusive") -> str:
