@@ -61,9 +61,8 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((node.name, str(ast.literal_eval(argument))) for argument in mark.args)
 
 
-def page() -> str:
+def page(proven: dict[str, list[str]]) -> str:
     """The whole page."""
-    proven = proofs()
     parts = [_INTRODUCTION]
     for letter, title in FAMILIES.items():
         parts.append(f"\n## {title}\n\n| row | there | here | tests |\n|---|---|---|---|\n")
@@ -81,6 +80,7 @@ def _here(row: Row, tests: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
-    unproven = [identity for identity, row in rows().items() if not (proofs()[identity] or row.because)]
+    proven = proofs()
+    PAGE.write_text(page(proven))
+    unproven = [identity for identity, row in rows().items() if not (proven[identity] or row.because)]
     print("without a test:", " ".join(unproven) or "none")

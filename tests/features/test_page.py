@@ -9,7 +9,7 @@ COUNTS = {"Q": 27, "A": 32, "C": 24, "R": 26, "D": 14}
 
 
 def test_the_page_is_the_one_that_the_marks_make() -> None:
-    assert PAGE.read_text() == page(), "run: python -m tests.features.page"
+    assert PAGE.read_text() == page(proofs()), "run: python -m tests.features.page"
 
 
 def test_every_mark_names_a_row() -> None:
