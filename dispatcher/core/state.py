@@ -17,6 +17,7 @@ from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import (
     FREE,
     NEVER_FULL,
+    OWNED,
     SETTLED,
     Backlog,
     Consumer,
@@ -103,6 +104,17 @@ class LaneState(SharedFacts):
             group.window = self.first_window
             self.groups[key] = group
         return group
+
+    def add_resting(self, key: bytes, owner: Consumer, *, fresh: bool) -> None:
+        """A new group that has an owner, and of which nothing waits or is out. A new leader does this for a
+        million of them: the caller tells the pool when all are there."""
+        self.groups[key] = group = self._make_group(key, OWNED)
+        group.window = self.first_window
+        group.owner = owner
+        group.fresh = fresh
+        owner.groups[group] = None
+        for rested in self.signals.group_rested:
+            rested(group)
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
         """Give a group to a consumer; its next message begins a new epoch."""

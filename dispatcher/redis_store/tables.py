@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from struct import Struct
 from typing import Any, Final, get_type_hints
 
@@ -17,6 +18,8 @@ from dispatcher.wire.bundle import BundleLimits
 OWNER_VERSION: Final = 1
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 _OWNER = Struct("!BQQ")
+#: The same without the version.
+_OWNER_FIELDS = Struct("!xQQ")
 _LENGTH = Struct("!I")
 _ID_RANGE = Struct("!QI")
 #: Arguments of a commit that are of tables.
@@ -29,6 +32,9 @@ _INCARNATION_TYPES: Final = {
 _pack_owner = _OWNER.pack
 _pack_length = _LENGTH.pack
 _OWNER_LENGTH = _LENGTH.pack(_OWNER.size)
+_OWNER_BEGIN: Final = bytes([OWNER_VERSION])
+#: A new leader reads a row for each group: without a call of a Python function that takes half the time.
+_to_owner: Final = partial(tuple.__new__, OwnerRow)
 
 
 def packed(fields: Iterable[bytes]) -> bytes:
@@ -114,11 +120,15 @@ def read_owners(fields: list[bytes], origin: Callable[[bytes], str]) -> Iterable
     Raises ConfigurationError, beginning with the group's `origin`.
     """
     groups, values = fields[::2], fields[1::2]
-    for group, value in zip(groups, values, strict=True):
-        if len(value) != _OWNER.size or value[0] != OWNER_VERSION:
-            raise _foreign_owner(value, origin(group))
-    rows = _OWNER.iter_unpack(b"".join(values))
-    return zip(groups, [OwnerRow(incarnation, epoch) for _, incarnation, epoch in rows], strict=True)
+    together = b"".join(values)
+    if not {_OWNER.size}.issuperset(map(len, values)) or together[:: _OWNER.size].strip(_OWNER_BEGIN):
+        group, value = next(each for each in zip(groups, values, strict=True) if not _is_owner(each[1]))
+        raise _foreign_owner(value, origin(group))
+    return zip(groups, map(_to_owner, _OWNER_FIELDS.iter_unpack(together)), strict=True)
+
+
+def _is_owner(value: bytes) -> bool:
+    return len(value) == _OWNER.size and value.startswith(_OWNER_BEGIN)
 
 
 def _foreign_owner(value: bytes, origin: str) -> ConfigurationError:

@@ -37,28 +37,34 @@ class GroupRecovery:
 
     def load_owners(self, rows: dict[bytes, OwnerRow]) -> None:
         """Take over the owners that Redis names. The open entries must have been loaded before."""
-        state = self._state
-        disowning, may_have_group = state.signals.disowning, state.group_map.may_have
+        state, entries, may_have_group = self._state, self._entries, self._state.group_map.may_have
+        disowning = state.signals.disowning
         may_own = state.by_number.items() if state.policy.keeps_owner else ()
         usable = {number: consumer for number, consumer in may_own if consumer.stays}
+        epoch_max = state.epoch_counter
         for group_id, row in rows.items():
-            if row.epoch > state.epoch_counter:
-                state.epoch_counter = row.epoch
+            incarnation, epoch = row
+            if epoch > epoch_max:
+                epoch_max = epoch
             if not may_have_group(group_id):  # the lane had another map before
                 state.stale_owners.append(group_id)
                 continue
             is_disowned = bool(disowning) and any(disowns(row) for disowns in disowning)
-            owner = None if is_disowned else usable.get(row.incarnation)
-            if group_id in self._entries:
+            owner = None if is_disowned else usable.get(incarnation)
+            if group_id in entries:
                 if is_disowned:
                     self._disowned.add(group_id)
-                self._row_epochs[group_id] = row.epoch
+                self._row_epochs[group_id] = epoch
                 self._owners[group_id] = owner
-            elif owner is not None:
-                group = state.group_of_key(group_id, OWNED)
-                self._hold(group, owner, OWNED, fresh=row.epoch == 0)
-            else:
+            elif owner is None:
                 state.stale_owners.append(group_id)
+            elif group_id in state.groups:
+                self._hold(state.groups[group_id], owner, OWNED, fresh=epoch == 0)
+            else:
+                state.add_resting(group_id, owner, fresh=epoch == 0)
+        state.epoch_counter = epoch_max
+        for consumer in usable.values():
+            state.pool.level_changed(consumer)
 
     def owners(self) -> dict[bytes, Consumer]:
         """The owners of RECOVERING groups, as far as they are known."""
