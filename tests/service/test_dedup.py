@@ -123,7 +123,7 @@ async def test_a_dead_consumers_messages_and_released_ones_are_no_repeated_ones(
     file = tmp_path / "dispatch.yaml"
     settings = document(vhost.amqp_url, vhost.redis_url, vhost.redis_prefix, lanes)
     file.write_text(yaml.safe_dump(settings))
-    await asyncio.to_thread(release, "orders", everything=True, file=file, timeout_ms=DEFAULT_TIMEOUT_MS)
+    await asyncio.to_thread(release, lane="orders", everything=True, file=file, timeout_ms=DEFAULT_TIMEOUT_MS)
     await second.has(3)
     second.release()
     await bench.acked()
