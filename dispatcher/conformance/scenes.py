@@ -319,12 +319,23 @@ async def ends_in_order(stage: Stage, program: Program) -> None:
 async def hold_one(stage: Stage) -> Program:
     """The first consumer, with as many messages in hand as it works on at a time, and more behind them.
 
-    New groups: the old ones may all belong to others.
+    New groups: the old ones may all belong to others. If it has more of the old ones than the others have,
+    these get the new ones until they have as many.
     """
     program = stage.programs[CONSUMERS[0]]
     stage.holds = lambda called, _: called is program
-    await stage.publish(stage.new_groups(len(GROUPS)), 3)
-    await stage.until(lambda: len(program.open) == CONCURRENCY, "a consumer with its hands full")
+    has_hands_full = False
+    while not has_hands_full:
+        sent = await stage.publish(stage.new_groups(len(GROUPS)), 3)
+
+        def others_are_through(sent: list[MessageKey] = sent) -> bool:
+            held = {call.message.group for call in program.open.values()}
+            return all(key.group in held for key in set(sent) - stage.ended())
+
+        await stage.until(
+            lambda: len(program.open) == CONCURRENCY or others_are_through(), "a consumer with its hands full"
+        )
+        has_hands_full = len(program.open) == CONCURRENCY
     return program
 
 
