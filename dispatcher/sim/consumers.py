@@ -171,6 +171,7 @@ class ConsumerMachine:
         self.plan = plan
         self.process: ProcessLoop | None = None
         self.link: ConsumerLink | None = None
+        self.application: Application | None = None
         self.starts = 0
         self._is_wanted = False
         self.slowness = 1  # how many times longer its handlers take than planned
@@ -178,6 +179,11 @@ class ConsumerMachine:
     @property
     def name(self) -> str:
         return self.plan.name
+
+    @property
+    def is_busy(self) -> bool:
+        """Its handlers have something in hand, or wait for their turn."""
+        return self.process is not None and self.application is not None and self.application.is_busy
 
     def start(self) -> None:
         self._is_wanted = self.process is not None  # one that leaves is followed when it has gone
@@ -259,6 +265,10 @@ class Application:
         self._schedule: GroupSchedule[Copy] = GroupSchedule()
         self._running: dict[Copy, Any] = {}
         self._incarnations: dict[Copy, str] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._incarnations)
 
     def received(self, messages: list[Copy]) -> None:
         member = self._machine.membership.member

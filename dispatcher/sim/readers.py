@@ -34,6 +34,11 @@ class ReaderMachine:
     def name(self) -> str:
         return self.plan.name
 
+    @property
+    def is_busy(self) -> bool:
+        """It processes a message."""
+        return self.process is not None and self._works
+
     # -- life --
 
     def start(self) -> None:

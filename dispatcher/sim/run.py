@@ -98,6 +98,8 @@ class SimulatedRun:
         world, names = self.world, self.world.names
         if not world.producer.finished or not world.history.all_over():
             return False
+        if any(consumer.is_busy for consumer in world.consumers):  # perhaps with what has expired meanwhile
+            return False
         queues = [world.broker.queues[name] for name, _, _ in world.scenario.inbounds]
         queues += [queue for name, queue in world.broker.queues.items() if keeps_originals(names, name)]
         control = world.broker.queues.get(names.control)

@@ -12,7 +12,7 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, PublishersBlocked, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import GroupWindow, LaneOptions
 from dispatcher.core.orders import SendCopy, SendNotice
 from dispatcher.core.placement import policy
 from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, SettledEntries
@@ -20,9 +20,13 @@ from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.errors import NumbersBehind
 from dispatcher.settings import GroupWindowSettings
 from dispatcher.sim.campaign import run_scenario
-from dispatcher.sim.scenario import RunScenario
+from dispatcher.sim.checkers.independence import IndependenceChecker
+from dispatcher.sim.scenario import ConsumerPlan, Fault, MessagePlan, RunScenario
 from dispatcher.sim.seeds import draw_scenario, make_scenario
+from dispatcher.sim.world import World
 from dispatcher.wire.protocol import TYPE_REJOIN, Heartbeat, Join, Settle
+from tests.spec.flag_bench import said
+from tests.spec.lane_bench import LaneBench
 
 NOW_MS = 1_750_000_000_000
 EPOCH = NOW_MS // 1_000
@@ -272,6 +276,38 @@ def test_what_only_redis_has_in_flight_does_not_stop_an_id_at_its_limit() -> Non
 def test_what_was_sent_again_under_an_epoch_that_redis_forgot_stops_no_group() -> None:
     """The next leader's epochs were lower, and the consumer refused its copies once a second for ever."""
     assert run_scenario(make_scenario(22791)).problem is None
+
+
+def test_a_run_is_not_over_while_a_handler_has_a_message_that_has_expired() -> None:
+    """Its original came back to its queue, was too old, and left the consumer's capacity taken."""
+    scenario = make_scenario(13).but(
+        consumers=(ConsumerPlan("c0", "c0", prefetch=10, concurrency=10, work_ms=20_000, starts_at_ms=0),),
+        messages=(MessagePlan(300, 1, 0, "a", expires_ms=2_000),),
+        faults=(Fault(4_000, "cut_leader"),),
+    )
+    outcome = run_scenario(scenario, verbose=True)
+    whats = [event.split(None, 2)[2].strip() for event in outcome.events]
+    assert outcome.problem is None
+    assert whats.index("expired 1") < whats.index("done 1")
+
+
+def test_what_was_settled_last_counts_as_usual_for_its_group() -> None:
+    """A group was said to stand still that took its usual time: its slow messages had all been settled at
+    once, and nothing of it was out when the checker looked."""
+    world = World(make_scenario(1))
+    checker = IndependenceChecker(world)
+    bench = LaneBench(group_window=GroupWindow(2, None), heartbeat_ms=3_600_000)
+    bench.join("one")
+    checker.leading(bench.lane)
+    bench.arrive("a1", "a2", "a3", "a4", "a5")
+    said(bench, "groups.pause", all=True)
+    bench.now_ms += 10_000
+    bench.settle("one", "a1", "a2")
+    said(bench, "groups.resume", all=True)
+    for _ in range(4):
+        bench.step(after_ms=1_000)
+    assert not world.scheduler.failures
+    assert bench.lane.state.groups[b"a"].window == 2, "it does not stand still: that is its usual time"
 
 
 def _as_it_was(scenario: RunScenario) -> RunScenario:

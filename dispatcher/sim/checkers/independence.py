@@ -195,14 +195,20 @@ class IndependenceChecker(Checker):
             self._full[group.id] = full
 
     def _settled(self, lane: Lane, messages: list[Original]) -> None:
-        """These messages are settled: what was not quick may shrink the window of its group."""
+        """These messages are settled, perhaps the last ones of their groups that were out: a look finds
+        nothing of those. What was not quick may shrink the window of its group."""
         if lane is not self._lane:
             return
         now_ms = lane.state.now_ms
         for message in messages:
             group = message.group
-            full = self._full.get(group.id) if group is not None else None
-            if group is None or full is None:
+            if group is None:
+                continue
+            pace, full = self._paces.get(group.id), self._full.get(group.id)
+            if pace is not None:
+                longest_ms = max(pace.longest_ms, now_ms - pace.since_ms)
+                self._paces[group.id] = pace._replace(longest_ms=longest_ms)
+            if full is None:
                 continue
             if now_ms - message.dispatched_at_ms > _QUICK_MS:
                 del self._full[group.id]
