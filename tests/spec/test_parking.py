@@ -364,6 +364,29 @@ def test_over_the_byte_budget_a_stuck_backlog_is_parked_until_half_of_it_is_free
     assert numbers(bench) == list(range(1, 8))
 
 
+def test_messages_that_fill_the_bytes_go_to_a_queue_that_was_empty_when_it_was_read() -> None:
+    """They waited until the queue was read to its end, and it was not read while they filled the bytes."""
+    clause("P-2", "a message without a group alone")
+    bench = ParkingBench(
+        "concurrent", look_ahead_bytes=15_000, park_after_ms=1_000, max_in_flight_per_group=1
+    )
+    bench.join("one")
+    bench.opens_parking = False
+    bench.arrive("a1", "a2")
+    bench.run(1_000)
+    bench.settle_each("one", (1, 2))
+    bench.open_parking()
+    assert bench.lane.state.parking[FIRST].end_seen, "nothing was in it"
+    bench.arrive("a3", "a4", "a5")
+    bench.run(900)
+    bench.arrive(*(f"a{n}" for n in range(6, 20)))
+    bench.run(100)
+    assert bench.in_parking() == ["a4", "a5"]
+    bench.run(900)
+    bench.settle_each("one", range(3, 20))
+    assert sorted(numbers(bench)) == list(range(1, 20))
+
+
 @pytest.mark.parametrize("why", ["alarm", "pause"])
 def test_what_is_blocked_while_nothing_may_be_dispatched_is_not_looked_at(why: str) -> None:
     bench = ParkingBench(look_ahead=4)

@@ -55,12 +55,15 @@ class Relocations(Feature):
                 self._publish(queue)
 
     def _is_held_back(self, queue: ParkingQueue) -> bool:
-        """It is nearly read out, and a consumer can take all of it: waiting messages may go directly soon."""
+        """It is nearly read out, and a consumer can take all of it: waiting messages may go directly soon.
+        Not while too many bytes are held: then nothing is read, and these messages are part of them."""
         if self._state.now_ms < queue.refused_until_ms:
             return True
         if len(queue.relocating) > len(queue.published):  # some must be published again
             return False
         if not queue.end_seen or not queue.is_wanted(self._state.pool):
+            return False
+        if self._state.bytes_held >= self._state.options.held_bytes_max:
             return False
         return not queue.holds_undecided(self._state.revoked)
 
