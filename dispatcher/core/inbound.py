@@ -23,12 +23,13 @@ SIZES_REMEMBERED: Final = 64
 class UnownedSource:
     """Groups without an owner that have messages in one inbound queue, in turn."""
 
-    __slots__ = ("backlogs", "pool", "in_ring")
+    __slots__ = ("backlogs", "in_ring", "pool", "served_at")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False
+        self.served_at = 0
 
     def head(self) -> Original | None:
         """The first message of the next free group, or None: no consumer has credit, or nothing waits."""
@@ -40,12 +41,13 @@ class UnownedSource:
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("messages", "pool", "in_ring")
+    __slots__ = ("in_ring", "messages", "pool", "served_at")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.messages: Any = deque()  # of Original; or what looks like it: optional/group_limit.py
         self.in_ring = False
+        self.served_at = 0
 
     def head(self) -> Original | None:
         if not self.pool:
@@ -99,10 +101,15 @@ class Inbound:
     # -- its sources --
 
     def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
-        """Let the delivery pass look at this source again."""
+        """Let the delivery pass look at this source again: before those that were served after it. For the
+        one that is served takes the place that a consumer has for a source of its own and for those in
+        common, and the others leave the ring."""
         if not source.in_ring:
             source.in_ring = True
-            self.ring.append(source)
+            if self.ring and source.served_at < self.ring[0].served_at:
+                self.ring.appendleft(source)
+            else:
+                self.ring.append(source)
 
     def wake_common_sources(self) -> None:
         """A consumer has free capacity again: offer it the sources that have no consumer of their own."""

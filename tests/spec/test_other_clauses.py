@@ -147,6 +147,30 @@ def test_f4_groups_of_one_consumer_are_served_in_turn() -> None:
     assert sorted(names(bench.sent[2:])) == ["a2", "b2"]
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_f4_a_group_without_an_owner_takes_turns_with_those_of_a_full_consumer(stops: bool) -> None:
+    """Its place came free with each settle, and one of the two was always listed first."""
+    clause("F-4", "The groups without an owner take turns with the consumers as if they were one more")
+    bench = LaneBench(stops_failed=stops)
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2", "a3", "a4")
+    bench.arrive("b1", "c1", "d1")
+    for _ in range(6):
+        bench.settle("one", names(bench.sent)[-1])
+    assert sorted(names(bench.sent)[1:5]) == ["a2", "a3", "b1", "c1"]
+
+
+def test_f4_messages_without_a_group_take_turns_with_the_groups_of_a_full_consumer() -> None:
+    clause("F-4", "and so do the messages without a group")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2", "a3", "a4")
+    bench.arrive("-1", "-2", "-3")
+    for _ in range(6):
+        bench.settle("one", names(bench.sent)[-1])
+    assert sorted(names(bench.sent)[1:5]) == ["-1", "-2", "a2", "a3"]
+
+
 def test_d1_nobody_gets_more_than_its_prefetch() -> None:
     clause("D-1", "never has more unsettled messages than its prefetch")
     bench = LaneBench("concurrent")
