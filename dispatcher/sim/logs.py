@@ -22,13 +22,14 @@ class _Sink:
 
     def __call__(self, _: Any, level: str, event: MutableMapping[str, Any]) -> Any:
         process: object = asyncio._get_running_loop()
+        if isinstance(process, ProcessLoop) and process.dead:
+            raise structlog.DropEvent  # nobody hears its last words
         name = process.name if isinstance(process, ProcessLoop) else "log"
         what = event.pop("event", "")
         self._history.note(name, f"logs {what}", event)
         self._history.met["logs", what] += 1
         failure = sys.exc_info()[1]
-        dead = isinstance(process, ProcessLoop) and process.dead
-        if level in ("error", "exception", "critical") and failure is not None and not dead:
+        if level in ("error", "exception", "critical") and failure is not None:
             self._history.scheduler.failures.append((name, failure))
         raise structlog.DropEvent
 

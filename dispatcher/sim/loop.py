@@ -7,16 +7,19 @@ service run on a `ProcessLoop` as they do on asyncio's own loops.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
-from inspect import CORO_CREATED
+from inspect import CORO_CREATED, CORO_SUSPENDED
 from random import Random
 from typing import Any, cast
 
 #: Where every run begins, in ms since 1970.
 BEGINNING_MS = 1_750_000_000_000
+#: Of coroutines that are not over, and do not run at this moment.
+_NOT_OVER = (CORO_CREATED, CORO_SUSPENDED)
 
 
 class Handle:
@@ -112,6 +115,15 @@ class Scheduler:
         self._ready.extendleft(reversed(handles))
 
 
+def _close(coroutine: object) -> None:
+    """End it where it waits: its task will never go on, for its wake-up would have come after the end. What
+    it does on its way out may wait, too: then that ends there. Else all of it would happen whenever Python
+    frees the coroutine."""
+    while inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) in _NOT_OVER:
+        with contextlib.suppress(Exception):  # RuntimeError, if it waits once more
+            coroutine.close()
+
+
 class ProcessLoop:
     """The event loop of one simulated process, with a wall clock that may be wrong.
 
@@ -156,11 +168,10 @@ class ProcessLoop:
                 self._zombie.popleft().run()
             except Exception:
                 continue  # it is dead: no other process hears its last words
-        asyncio._set_running_loop(outer)
         self._zombie = None
-        for coroutine in [task.get_coro() for task in asyncio.all_tasks(self.loop)]:
-            if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == CORO_CREATED:
-                coroutine.close()  # its task was made a moment before the end and will never begin
+        for task in asyncio.all_tasks(self.loop):
+            _close(task.get_coro())
+        asyncio._set_running_loop(outer)
 
     def wall_s(self) -> float:
         """The time by its machine's clock, in s since 1970."""

@@ -15,6 +15,7 @@ from dispatcher.settings import LaneDefaults, PolicyName
 from dispatcher.sim.accepted_options import accepted_options
 from dispatcher.sim.campaign import run_scenario, run_seed, shrink
 from dispatcher.sim.command import run_many, run_one
+from dispatcher.sim.loop import BEGINNING_MS, ProcessLoop, Scheduler
 from dispatcher.sim.scenario import RunScenario
 from dispatcher.sim.seeds import make_scenario
 from tests.sim.digests import digest, sent
@@ -77,6 +78,28 @@ def test_a_failing_run_shrinks() -> None:
     assert not smallest.faults
     assert len(smallest.messages) < 20
     assert len(smallest.consumers) <= 2
+
+
+def test_a_killed_process_ends_where_it_waits() -> None:
+    """Its wake-up was on its way, so its end found nothing to wake: Python freed it in a later run."""
+    process = ProcessLoop(Scheduler(1), "killed")
+    answer, gone = process.create_future(), []
+
+    async def ask() -> None:
+        try:
+            await answer
+        finally:
+            try:
+                await process.create_future()
+            finally:
+                gone.append("gone")
+
+    task = process.create_task(ask())
+    process.scheduler.run(BEGINNING_MS, lambda: False)
+    answer.set_result(None)
+    process.dead = True
+    process.kill([task])
+    assert gone == ["gone"]
 
 
 def test_messages_can_be_chosen() -> None:
