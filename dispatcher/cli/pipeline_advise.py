@@ -40,7 +40,7 @@ def advise(
         Path, typer.Option(parser=parse_folder, metavar="REPORT", help="The directory that `run` wrote.")
     ],
     lane: Annotated[
-        list[str] | None, typer.Option(metavar="LANE", help="Only this lane; may be repeated.")
+        list[str] | None, typer.Option(metavar="LANE", help="Only this lane, or its shards; may be repeated.")
     ] = None,
     consumers: Annotated[
         str | None,
@@ -90,11 +90,11 @@ def advise(
     from dispatcher.pipeline.run import divide_work, fitting_records
     from dispatcher.pipeline.session import spark_session
 
-    hand_overs = look(report, lane or [])
+    lanes, hand_overs = look(report, lane or [])
     with spark_session(master, fitting_records(hand_overs)) as spark:
         divide_work(spark, hand_overs)
         stage = StageProgress(spark)
-        found = run_advise(spark, report, lane or [], wanted, target_us, stage, messages=sample)
+        found = run_advise(spark, report, lanes, wanted, target_us, stage, messages=sample)
     if as_json:
         print_json(told(found))
     else:

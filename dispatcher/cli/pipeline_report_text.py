@@ -19,6 +19,7 @@ _STAGES = tuple(f"p{percent}" for percent in PERCENTILES)
 
 def parts(view: ReportView) -> Iterator[RenderableType]:
     """What to print, one after the other; the verdict last, where one looks first."""
+    yield from _of_lanes_with_shards(view)
     for lane in view.lanes:
         yield from _of_lane(lane)
     verdict = view.verdict
@@ -46,6 +47,15 @@ def parts(view: ReportView) -> Iterator[RenderableType]:
     yield from (Text(f"remark: {wording.sentence(remark)}") for remark in verdict.remarks)
     yield from (Text(f"beside the verdict: {each}") for each in verdict.beside)
     yield Text(f"Verdict: {verdict.sentence}")
+
+
+def _of_lanes_with_shards(view: ReportView) -> Iterator[RenderableType]:
+    """Of their shards together; each shard has a part of its own."""
+    for row in view.listed:
+        if row["shards"]:
+            groups = ", ".join(f"{row[each]:,} {each}" for each in ("kept", "violated", "unknown"))
+            facts = f"{row['shards']} with {row['hand_overs']:,} hand-overs; groups: {groups}"
+            yield Text(f"Lane {_name(str(row['name']))}: {row['verdict']}; {facts}", style="bold")
 
 
 def _of_lane(lane: LaneSection) -> Iterator[RenderableType]:

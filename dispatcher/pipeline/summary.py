@@ -15,6 +15,7 @@ from dispatcher.pipeline.gaps import BOUNDARIES, Gap, Window
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.order_audit import KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.statistics import STAGES, percentiles
+from dispatcher.pipeline.whole_lanes import by_whole_lane, of_shards, ordered
 
 #: Of each list; the tables have all.
 SHOWN_MAX: Final = 10
@@ -51,7 +52,7 @@ def summarise(
         shares.setdefault(row["lane"], []).append(row)
 
     stalled = {row["lane"] for row in rows["stalls"]}
-    lanes = sorted({*verdicts, *hand_overs, *outcomes, *stalled, *(gap.lane for gap in gaps)})
+    lanes = ordered({*verdicts, *hand_overs, *outcomes, *stalled, *(gap.lane for gap in gaps)})
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {
         "ledger": ledger,
@@ -149,8 +150,11 @@ def as_text(summary: dict[str, Any]) -> str:
 
 
 def _lines(summary: dict[str, Any]) -> Iterator[str]:
-    for lane, facts in summary["lanes"].items():
-        yield from _about_lane(lane, facts)
+    for whole, names in by_whole_lane(summary["lanes"]).items():
+        if (facts := of_shards(summary["lanes"], whole)) is not None:
+            yield f"lane {whole}: {about_shards(facts)}"
+        for lane in names:
+            yield from _about_lane(lane, summary["lanes"][lane])
     for bad in summary["bad_files"][:SHOWN_MAX]:
         yield f"not read: {bad['path']} {bad['problem']}"
     if len(summary["bad_files"]) > SHOWN_MAX:
@@ -186,9 +190,17 @@ def _about_lane(lane: str, facts: dict[str, Any]) -> Iterator[str]:
     if facts["shares"] and facts["shares"][0]["jain"] is not None:
         yield f"  Jain's index of these shares: {facts['shares'][0]['jain']:.3f}"
     yield from (f"  {line}" for line in about_stalls(facts))
-    yield (
-        f"  groups: {groups[KEPT]:,} kept, {groups[VIOLATED]:,} violated, {groups[UNKNOWN]:,} unknown"
-    )  # fmt: skip
+    yield f"  {_of_groups(groups)}"
+
+
+def about_shards(facts: dict[str, Any]) -> str:
+    """Of a lane with shards, all of them together."""
+    shards = "1 shard" if facts["shards"] == 1 else f"{facts['shards']:,} shards"
+    return f"{shards} with {facts['hand_overs']:,} hand-overs; {_of_groups(facts['groups'])}"
+
+
+def _of_groups(groups: dict[str, int]) -> str:
+    return f"groups: {groups[KEPT]:,} kept, {groups[VIOLATED]:,} violated, {groups[UNKNOWN]:,} unknown"
 
 
 def _about_groups(shape: dict[str, Any], hottest: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dispatcher.wire.shards import shard_name
+
 START = datetime(2026, 11, 22, 11, 34, tzinfo=UTC)
 HOSTILE = (
     "<script>document.title = 'caught'</script>",
@@ -28,17 +30,19 @@ HOSTILE = (
 #: As it is shown: a terminal obeys none of it.
 HARMLESS = "\ufffd[31mred\ufffd"
 LANE = "orders <b>&amp;"
+SPREAD = "spread"
 STAGES = ("wait", "commit", "confirm", "process")
 PERCENTILES = (50, 95, 99)
 
 
 def write_report(
     folder: Path, *, verdict: str = "kept", violations: int = 0, unknown: int = 0, gaps: int = 0,
-    lanes: int = 1, groups: tuple[str, ...] = HOSTILE, points: int = 100,
+    lanes: int = 1, shards: int = 0, groups: tuple[str, ...] = HOSTILE, points: int = 100,
     stalls: int = 0,
 ) -> Path:  # fmt: skip
-    """A report with `lanes` busy lanes and an idle one."""
+    """A report with `lanes` busy lanes, with so many shards of another one, and an idle one."""
     busy = [LANE, *(f"lane-{number:03d}" for number in range(1, lanes))][:lanes]
+    busy += [shard_name(SPREAD, number) for number in range(1, shards + 1)]
     folder.mkdir(parents=True)
     tables = {
         "files": [_file(None), *([_file("is empty")] if gaps else [])],

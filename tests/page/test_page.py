@@ -152,6 +152,25 @@ def test_a_page_stays_small(tmp_path: Path) -> None:
     assert "450 more are in the table <code>groups</code>" in text
 
 
+def test_the_shards_of_a_lane_stand_together_under_its_name(tmp_path: Path) -> None:
+    report = write_report(tmp_path / "report", lanes=2, shards=11)
+    summary = json.loads((report / "summary.json").read_text())
+    lanes = summary["lanes"]
+    lanes["spread@3"] |= {"verdict": "unknown", "groups": {"kept": 1, "violated": 0, "unknown": 2}}
+    lanes["lane-001"]["hand_overs"] = 2_000
+    (report / "summary.json").write_text(json.dumps(summary))
+    text = page(report)
+    table = text[text.index('<h2 id="lanes">') : text.index("<section")]
+    rows = [re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", row)) for row in table.split("<tr>")[2:]]
+    shards = [f"spread@{number}" for number in (3, 1, 10, 11, 2, 4, 5, 6, 7, 8, 9)]  # the worst one first
+    names = [row.split()[0] for row in rows]
+    assert names == ["spread", *shards, "lane-001", "orders", "idle"]
+    assert rows[0].split()[1:] == ["11", "shards", "?", "unknown", "11,000", "31", "0", "2"]
+    sections = re.findall(r'<h2 id="(lane-\d+)">Lane <bdi class="name">([^<]*)</bdi>', text)
+    assert [name.split()[0] for _, name in sections] == [*shards[:-1], "lane-001", "orders"]
+    assert re.findall(r'<a href="#(lane-\d+)"><bdi class="name">([^<]*)</bdi>', table) == sections
+
+
 def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert command("--report", str(missing)) == (

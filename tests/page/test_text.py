@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.pipeline.page import wording
+from dispatcher.pipeline.summary import as_text
 from tests.page.reports import HARMLESS, HOSTILE, LANE, add_advice, add_plan, write_report
 
 
@@ -25,6 +26,21 @@ def report(tmp_path: Path) -> Path:
 def command(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["pipeline", "report", *arguments])
     return result.exit_code, result.output
+
+
+def test_a_lane_with_shards_has_a_line_for_all_of_them(tmp_path: Path) -> None:
+    made = write_report(tmp_path / "report", shards=2)
+    code, text = command("--report", str(made), "--text")
+    assert code == 0
+    lines = text.splitlines()
+    (whole,) = (line for line in lines if line.startswith("Lane spread: kept; 2 shards"))
+    assert "2,000 hand-overs; groups: 6 kept, 0 violated, 0 unknown" in whole
+    of_each = [lines.index(f"Lane spread@{number}: kept") for number in (1, 2)]
+    assert lines.index(whole) < of_each[0] < of_each[1]
+    summary = json.loads((made / "summary.json").read_text())
+    told = as_text(summary | {"unknown": [], "violations": []}).splitlines()
+    heads = [line.partition(":")[0] for line in told if line.startswith("lane spread")]
+    assert heads == ["lane spread", "lane spread@1", "lane spread@2"]
 
 
 def test_all_parts_are_printed_with_the_verdict_last(report: Path) -> None:

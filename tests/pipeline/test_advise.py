@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -119,11 +120,20 @@ def test_lanes_that_can_not_be_advised_are_refused(spark: SparkSession, report: 
         look(report.folder, ["oders"])
     with pytest.raises(ConfigurationError, match="is no finished report"):
         look(report.folder / "lifecycle", [])
-    assert look(report.folder, [LANE]) == look(report.folder, [LANE, LANE]) == 1_500
+    assert look(report.folder, [LANE]) == look(report.folder, [LANE, LANE]) == ([LANE], 1_500)
     with pytest.raises(ConfigurationError, match=f"lane {QUIET}: nothing was handed over and settled"):
         advise(spark, report.folder, [QUIET], ONE, None, stage)
     with pytest.raises(ConfigurationError, match=f"lane {PASSED_ON}: hands over"):
         advise(spark, report.folder, [PASSED_ON], ONE, None, stage)
+
+
+def test_a_lane_stands_for_its_shards(tmp_path: Path) -> None:
+    counts = {"spread@10": 10, "other": 1, "spread@2": 2, "spread@x": 4}
+    lanes = {lane: {"hand_overs": count} for lane, count in counts.items()}
+    (tmp_path / "summary.json").write_text(json.dumps({"lanes": lanes}))
+    assert look(tmp_path, ["spread", "spread@2"]) == (["spread@2", "spread@10"], 12)
+    assert look(tmp_path, ["spread@10", "other"]) == (["spread@10", "other"], 11)
+    assert look(tmp_path, []) == ([], 17)
 
 
 def test_a_report_of_another_version_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dispatcher.pipeline.advise.spreading import simulate_all, workers
 from dispatcher.pipeline.advise.sweeps import Wanted
 from dispatcher.pipeline.report_folder import ReportFolder, finished_report
 from dispatcher.pipeline.run import Stage, clear_errors
+from dispatcher.pipeline.whole_lanes import named
 
 #: Messages of a lane that are replayed by default: a scenario takes about a second.
 MESSAGES: Final = 10_000
@@ -47,16 +48,18 @@ class AdviceResult(NamedTuple):
     left_out: list[str]  # lanes, each with the reason
 
 
-def look(report: Path, lanes: list[str]) -> int:
-    """How many hand-overs the report has of these lanes, or of all, found without Spark. Raises
-    ConfigurationError."""
+def look(report: Path, lanes: list[str]) -> tuple[list[str], int]:
+    """These lanes, or the shards of one, as the report names them, and how many hand-overs it has of them, or
+    of all, found without Spark. Raises ConfigurationError."""
     with finished_report(report) as folder:
         counts = folder.hand_overs_by_lane()
-    for lane in lanes:
-        if lane not in counts:
+    found = {lane: named(lane, counts) for lane in lanes}
+    for lane, names in found.items():
+        if not names:
             known = ", ".join(sorted(counts)) or "none"
             raise ConfigurationError(f"{report}: has nothing of a lane {lane!r} (it has {known})")
-    return sum(counts[lane] for lane in set(lanes) or counts)
+    chosen = [*dict.fromkeys(name for names in found.values() for name in names)]
+    return chosen, sum(counts[name] for name in chosen or counts)
 
 
 def advise(

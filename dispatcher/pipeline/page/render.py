@@ -19,20 +19,21 @@ from dispatcher.pipeline.page.histories import histories
 from dispatcher.pipeline.page.history_view import HistoryChart, history_chart
 from dispatcher.pipeline.page.lane_view import STALL_COLUMNS, LaneSection, add_consumers, lane_view
 from dispatcher.pipeline.page.missing import missing_s
-from dispatcher.pipeline.page.source import Source, judged
+from dispatcher.pipeline.page.source import ReportRow, Source, judged
 from dispatcher.pipeline.page.verdict_view import VerdictView, verdict_view
 from dispatcher.pipeline.statistics import PERCENTILES
+from dispatcher.pipeline.whole_lanes import WORST_FIRST, by_whole_lane, of_shards, together
 from dispatcher.wire.plain_text import printable_lines
+from dispatcher.wire.shards import shard_number
 
 #: Lanes with pictures; the others have a row of the table of lanes.
 LANES_SHOWN: Final = 12
 LANES_LISTED: Final = 200
-_WORST_FIRST: Final = ("violated", "unknown", "kept")
 
 
 @dataclass(frozen=True)
 class ReportView:
-    """`listed`: what the table of lanes has."""
+    """`listed`: what the table of lanes has. In `lanes` and there the shards of a lane stand together."""
 
     verdict: VerdictView
     lanes: list[LaneSection]
@@ -56,8 +57,8 @@ def view_of(source: Source) -> ReportView:
     names = _worst_first(source)
     lanes = [lane_view(source, name, number) for number, name in enumerate(shown_lanes(source), 1)]
     add_consumers(source, lanes)
-    listed = [_listed(source, name) for name in names[:LANES_LISTED]]
-    return ReportView(verdict_view(source), lanes, listed, len(names))
+    keys = {lane.name: lane.key for lane in lanes}
+    return ReportView(verdict_view(source), lanes, _listed(source, names[:LANES_LISTED], keys), len(names))
 
 
 def render(source: Source) -> str:
@@ -117,7 +118,7 @@ def _charts(
 
 def shown_lanes(source: Source) -> list[str]:
     """Names of the lanes that are shown in full."""
-    return _worst_first(source)[:LANES_SHOWN]
+    return together(_worst_first(source)[:LANES_SHOWN])
 
 
 def _environment() -> Environment:
@@ -144,10 +145,24 @@ def _worst_first(source: Source) -> list[str]:
     lanes = source.summary["lanes"]
     return sorted(
         lanes,
-        key=lambda name: (_WORST_FIRST.index(lanes[name]["verdict"]), -lanes[name]["hand_overs"], name),
+        key=lambda name: (WORST_FIRST.index(lanes[name]["verdict"]), -lanes[name]["hand_overs"], name),
     )
 
 
-def _listed(source: Source, name: str) -> dict[str, object]:
-    facts = source.summary["lanes"][name]
-    return {"name": name, "verdict": judged(facts), "hand_overs": facts["hand_overs"], **facts["groups"]}
+def _listed(source: Source, names: list[str], keys: dict[str, str]) -> list[dict[str, object]]:
+    """A row for each lane, with the key of what is shown of it; before those of shards one for all of
+    them."""
+    rows = []
+    for whole, parts in by_whole_lane(names).items():
+        if (all_shards := of_shards(source.summary["lanes"], whole)) is not None:
+            shards = wording.plural(all_shards["shards"], "shard")
+            rows.append(_row(whole, all_shards, shards=shards))
+        rows += [_row(name, source.summary["lanes"][name], key=keys.get(name)) for name in parts]
+    return rows
+
+
+def _row(name: str, facts: ReportRow, *, shards: str = "", key: str | None = None) -> dict[str, object]:
+    return {
+        "name": name, "key": key, "shards": shards, "is_shard": shard_number(name) is not None,
+        "verdict": judged(facts), "hand_overs": facts["hand_overs"], **facts["groups"],
+    }  # fmt: skip
