@@ -45,6 +45,11 @@ const faults = ["table:not(:has(caption))", "th:not([scope])", "svg:not([aria-la
 return [...document.querySelectorAll(faults.join(", "))].map(e => e.outerHTML);
 """
 TOLD = "return [...document.querySelectorAll('[role=status], [aria-live]')].map(e => e.textContent)"
+#: The first ones of the page, by their names.
+FACTS = """
+const pairs = [...document.querySelector("main dl").children];
+return Object.fromEntries(pairs.map(e => [...e.children].map(each => each.textContent)));
+"""
 LIVE = "return document.getElementById('connection').textContent === 'Live'"
 
 
@@ -255,6 +260,49 @@ async def test_with_a_token_for_viewers_the_page_asks_for_it(
             await eventually(partial(page.ask, LIVE), what="the page to be live")
     await page.shows("exclusive")
     await asyncio.to_thread(browser.console)
+    await asyncio.to_thread(browser.visit, "about:blank")
+    await server.stop()
+
+
+async def test_the_shards_of_a_lane_are_shown_together(browser: Browser, bench: Bench) -> None:
+    await bench.run(spread=lane("in", shards=3), bills=lane("bills"))
+    settings = bench.settings(spread=lane("in", shards=3))
+    await bench.stop("spread@3")
+    bench.runners["spread@3"] = LaneRunner(settings, settings.lanes["spread@3"])  # not led here
+    client = await bench.client()
+    for number, queue in enumerate(("in@1", "in@2"), 1):
+        for group in range(number):
+            client.send(queue, b"x", f"{queue} {group}")
+    await eventually(lambda: [bench.status(f"spread@{n}")["held"] for n in (1, 2)] == [1, 2])
+    server = await served(bench)
+    page = Page(browser, f"http://127.0.0.1:{server.port}")
+    browser.console()
+    headings = "return [...document.querySelectorAll('main h2')].map(e => e.textContent)"
+    for path, expected in (("", ["bills", "spread"]), ("shards/spread", ["spread"])):
+        await page.visit(path)
+        await page.has_cells("spread@1", "spread@2", "spread@3")
+        assert await page.ask(headings) == expected
+        assert await page.ask(UNNAMED) == []
+    facts = await page.ask(FACTS)
+    assert {name: facts[name] for name in ("shards", "led here", "held here", "groups")} == {
+        "shards": "3", "led here": "2", "held here": "3", "groups": "3",
+    }  # fmt: skip
+    for scheme in ("light", "dark"):
+        await page.visit("shards/spread", scheme=scheme, **PHONE)
+        await page.has_cells("spread@1")
+        assert await page.ask(OVERFLOWING) == []
+        texts = await page.ask(COLOURS)
+        assert [text for text, front, back in texts if contrast(front, back) < CONTRAST_MIN] == []
+    await page.ask(FOLLOW, "spread@2")
+    await page.has_cells("in@2 0", "in@2 1")
+    await page.ask(FOLLOW, "in@2 1")
+    await page.shows("Group in@2 1")
+    assert await page.ask(
+        "return [...document.querySelectorAll('main > nav a')].map(e => e.textContent)"
+    ) == ["All lanes", "spread", "spread@2"]
+    await page.ask(FOLLOW_ANY, "spread")
+    await page.has_cells("spread@1", "spread@2", "spread@3")
+    assert await asyncio.to_thread(browser.console) == []
     await asyncio.to_thread(browser.visit, "about:blank")
     await server.stop()
 

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { count, orNone, span } from "./format.js";
 import { name } from "./lane.js";
 import { laneHref, lanePath } from "./paths.js";
+import { way } from "./shards.js";
 import { facts, table } from "./table.js";
 
 /** What the page of a group shows: paths of the API by their names. */
@@ -14,8 +15,7 @@ export function groupPaths({ lane, group }) {
 
 export function groupPage({ lane, group }, found, actions) {
   return [
-    h("nav", { "aria-label": "Where this is" },
-      h("a", { href: "#/" }, "All lanes"), " › ", h("a", { href: laneHref(lane) }, name(lane))),
+    way(lane, h("a", { href: laneHref(lane) }, name(lane))),
     h("section", { key: group }, h("h2", { tabindex: -1 }, "Group ", name(group)),
       found.group ? groupBody({ lane, group }, found.group, actions) : notHere(found)),
   ];

@@ -4,7 +4,8 @@ import { Actions } from "./actions.js";
 import { h, render } from "./dom.js";
 import { groupPage, groupPaths } from "./group.js";
 import { laneBody, laneHead, lanePaths, name } from "./lane.js";
-import { laneHref } from "./paths.js";
+import { laneHref, shardsHref, wholeOf } from "./paths.js";
+import { shardsBody, way, wholeLanes } from "./shards.js";
 import { Stream } from "./stream.js";
 
 const main = document.getElementById("main");
@@ -57,6 +58,7 @@ function showState(state) {
 /** What an address is about. Its parts are encoded one by one, for ids may be anything. */
 function routeOf(hash) {
   const [first, lane, what, value] = hash.replace(/^#\/?/, "").split("/").map(decoded);
+  if (first === "shards" && lane) return { page: "shards", lane };
   if (first !== "lanes" || !lane) return { page: "home" };
   if (what === "group" && value) return { page: "group", lane, group: value };
   if (what === "search" && value) return { page: "lane", lane, search: value };
@@ -121,24 +123,32 @@ function pageOf(found) {
     case "group":
       document.title = `${route.group} – ${route.lane} – Dispatcher`;
       return groupPage(route, found, actions);
-    default: return home(found);
+    case "shards":
+      document.title = `${route.lane} – Dispatcher`;
+      return [way(route.lane), ...lanes(found, route.lane)];
+    default:
+      document.title = "Dispatcher";
+      return lanes(found);
   }
 }
 
-function home({ lanes, samples }) {
-  document.title = "Dispatcher";
+/** All lanes, or the one of this name, with its shards. */
+function lanes({ lanes, samples }, only) {
   if (!lanes) return [];
   document.getElementById("version").textContent = lanes.version;
-  return lanes.lanes.map(lane => h("section", { key: lane.lane },
-    h("h2", { tabindex: -1 }, h("a", { href: laneHref(lane.lane) }, name(lane.lane))),
-    laneHead(lane, samples?.lanes[lane.lane])));
+  return wholeLanes(lanes.lanes).filter(([whole]) => only === undefined || whole === only).map(([whole, parts]) => {
+    const isWhole = !wholeOf(parts[0].lane);
+    return h("section", { key: whole },
+      h("h2", { tabindex: -1 }, h("a", { href: isWhole ? laneHref(whole) : shardsHref(whole) }, name(whole))),
+      isWhole ? laneHead(parts[0], samples?.lanes[whole]) : shardsBody(parts, samples));
+  });
 }
 
 function lanePage(found) {
   document.title = `${route.lane} – Dispatcher`;
   const head = found.lane ? laneHead(found.lane, found.samples?.lanes[route.lane]) : [];
   return [
-    h("nav", { "aria-label": "Where this is" }, h("a", { href: "#/" }, "All lanes")),
+    way(route.lane),
     h("section", { key: route.lane }, h("h2", { tabindex: -1 }, name(route.lane)), head,
       found.lane ? laneBody(route, found, search, actions) : []),
   ];
