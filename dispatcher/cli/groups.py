@@ -14,7 +14,7 @@ from dispatcher.cli import flags, operations, options, verbs
 from dispatcher.cli.command_client import ask, ask_lane
 from dispatcher.cli.output import console, counted, print_json, print_result, shown, span, states, table
 from dispatcher.cli.rabbitmq import connected, look_at_queue
-from dispatcher.cli.shards import over_shards
+from dispatcher.cli.shards import in_each_shard, over_shards
 from dispatcher.cli.watch import Watch, refuse_json, watch
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.views.group_states import AskedState
@@ -25,7 +25,7 @@ app = typer.Typer(
     help="Look at the message groups of a lane; pause, pin, close, purge and move them.", no_args_is_help=True
 )
 app.command()(over_shards(flags.pause))
-app.command()(over_shards(flags.resume))
+app.command()(in_each_shard(flags.resume))
 app.command()(over_shards(flags.pin))
 app.command()(over_shards(operations.purge))
 app.command()(over_shards(operations.move))

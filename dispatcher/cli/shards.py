@@ -1,4 +1,8 @@
-"""Commands to a lane with shards: one about a group goes to the shard that has it, any other to each."""
+"""Commands to a lane with shards: one about a group goes to the shard that has it, any other to each.
+
+What operators say of a group lasts also when the group gets another shard. So a pause of a new group goes to
+each shard, and what ends a pause or a pin goes to each that knows the group.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +24,19 @@ Command = Callable[..., None]
 
 
 def over_shards(command: Command) -> Command:
-    """For a command with `lane` and `file`, perhaps with `group`, `plan`, `watches` and `as_json`: the name
-    of a lane with shards stands for its shards."""
+    """For a command with `lane` and `file`, perhaps with `group`, `new`, `undo`, `plan`, `watches` and
+    `as_json`: the name of a lane with shards stands for its shards."""
 
     @wraps(command)
     def run(**given: Any) -> None:
         settings, shards = _shards(given)
         if settings is None or not shards:
             command(**given)
-        elif given.get("group") is not None:
-            lane = _shard_with(settings, shards, given["group"], given["timeout_ms"])
-            command(**{**given, "lane": lane})
+        elif given.get("group") is not None and not given.get("new"):
+            if given.get("undo"):
+                _in_each(command, shards, given, one_is_enough=True)
+            else:
+                _where_the_group_is(command, settings, shards, given)
         elif given.get("plan") is not None:
             command(**{**given, "lane": _shard_of_plan(given["plan"], shards)})
         elif given.get("watches"):
@@ -43,8 +49,8 @@ def over_shards(command: Command) -> Command:
 
 
 def in_each_shard(command: Command) -> Command:
-    """The same for a command that looks into a lane's queues: a group may have something in each shard, and
-    is refused if it has nothing in any."""
+    """The same for a command about what a group may have in each shard; it is refused if the group has
+    nothing in any."""
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -104,10 +110,19 @@ def _shard_of_plan(plan: Path, shards: list[str]) -> str:
     return lane
 
 
-def _shard_with(settings: Settings, shards: list[str], group: str, timeout_ms: int) -> str:
-    """The shard that has messages of the group, else the one that knows it. One in which it was before
-    `shards` changed may know it, too. Those that nobody leads are asked last: they may be long in answering.
-    """
+def _where_the_group_is(
+    command: Command, settings: Settings, shards: list[str], given: dict[str, Any]
+) -> None:
+    found = _shards_with(settings, shards, given["group"], given["timeout_ms"])
+    if len(found) == 1:
+        command(**{**given, "lane": found[0]})
+    else:
+        _in_each(command, found, given)
+
+
+def _shards_with(settings: Settings, shards: list[str], group: str, timeout_ms: int) -> list[str]:
+    """The shard that has messages of the group, else all that know it. One in which it was before `shards`
+    changed may know it, too. Those that nobody leads are asked last: they may be long in answering."""
     names = [options.lane_names(settings, shard) for shard in shards]
     waiting, silent = dict[str, int](), dict[str, str]()
     with connected(settings.rabbitmq, "groups.show") as connection:
@@ -123,9 +138,9 @@ def _shard_with(settings: Settings, shards: list[str], group: str, timeout_ms: i
         print_error(f"dispatcher: {problem}")
     if not best:
         raise CommandRefused(f"no group {group} in {', '.join(shards)}")
-    if len(best) > 1:
+    if len(best) > 1 and any(waiting.values()):
         raise CommandRefused(f"group {group} is in {' and in '.join(best)}: name the one that you mean")
-    return best[0]
+    return best
 
 
 def _ask_for(

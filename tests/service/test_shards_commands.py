@@ -85,6 +85,40 @@ async def test_a_group_that_two_shards_know_is_the_one_with_messages(full: Bench
     assert (await told(full, "groups", "why", LANE, "twice"))["behind"] == 2
 
 
+async def test_a_group_that_nobody_knows_is_paused_in_each_shard_and_goes_on_from_all(full: Bench) -> None:
+    group = "not here yet"
+    assert (await run(full, "groups", "pause", LANE, group)).returncode == 1
+    assert list((await told(full, "groups", "pause", LANE, group, "--new"))["shards"]) == NAMES
+    for name in NAMES:
+        await full.joined("c", name)
+    known = await told(full, "groups", "why", LANE, group)  # nothing tells the shards apart
+    assert list(known["shards"]) == NAMES
+    await eventually(lambda: not any(full.status(name)["held"] for name in NAMES))
+    client, way = await full.client(), ShardNames(LANE, full.vhost.redis_prefix)
+    client.send("in", b"one", group, exchange=way.exchange)
+    await client.confirmed()
+    await eventually(lambda: sum(full.status(name)["held"] for name in NAMES) == 1)
+    assert (await told(full, "groups", "why", LANE, group))["reason"] == "paused"
+    resumed = (await told(full, "groups", "resume", LANE, group))["shards"]
+    assert {name: result["changed"] for name, result in resumed.items()} == dict.fromkeys(NAMES, True)
+    assert not any(full.status(name)["groups_paused"] for name in NAMES)
+    assert (await run(full, "groups", "resume", LANE, "nobody")).returncode == 1
+
+
+async def test_a_pin_that_a_group_has_left_behind_ends_with_the_other(full: Bench) -> None:
+    client = await full.client()
+    for name in NAMES[:2]:
+        client.send(name.replace(LANE, "in"), b"one", "twice")  # past the exchange
+        await full.joined("c", name)
+        await full.joined("d", name)
+    for name in NAMES[:2]:
+        await full.acked(name.replace(LANE, "in"), name)
+        await told(full, "groups", "pin", name, "twice", "c")
+    undone = (await told(full, "groups", "pin", LANE, "twice", "--undo"))["shards"]
+    assert {name: result["changed"] for name, result in undone.items()} == dict.fromkeys(NAMES[:2], True)
+    assert (await run(full, "groups", "pin", LANE, "nobody", "--undo")).returncode == 1
+
+
 async def test_what_is_for_the_lane_is_done_in_each_shard(full: Bench) -> None:
     assert list((await told(full, "groups", "pause", LANE, "--all"))["shards"]) == NAMES
     assert all(full.status(name)["paused"] for name in NAMES)
