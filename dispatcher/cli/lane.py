@@ -15,10 +15,9 @@ from dispatcher.cli import options
 from dispatcher.cli.output import console, counted, print_json
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal
 from dispatcher.cli.reshard import reshard
-from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import ChannelRefused, CommandRefused
 from dispatcher.redis_store.removal import look_at_lane, remove_keys
-from dispatcher.service.topology import own_exchanges, parking_queues
+from dispatcher.service.topology import own_exchanges, possible_queues
 from dispatcher.settings import Settings
 from dispatcher.wire.protocol import RESERVED_SEGMENTS, LaneNames, dotted_name_problem
 from dispatcher.wire.shards import SHARDS_MAX, ShardNames, shard_number, whole_name, without_number
@@ -127,8 +126,7 @@ def _look(connection: BlockingConnection, names: LaneNames, settings: Settings) 
     handed = [consumer.id for consumer in configured.consumers] if configured is not None else []
     wanted = [names.consumer(consumer) for consumer in handed]
     wanted += [queue for queue in in_redis.consumer_queues if queue.startswith(names.consumer(""))]
-    wanted += [names.control, names.command, names.heartbeat, names.witness, names.dead, names.history]
-    wanted += [names.rejected, *parking_queues(names, PARKING_QUEUES_MAX), names.lock]
+    wanted += possible_queues(names)
     inbound = [each.queue for each in configured.inbound] if configured is not None else []
     exchanges = [
         exchange for exchange in (*own_exchanges(names), *_of_all_shards(names))

@@ -10,9 +10,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
-from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable
-from dispatcher.service.topology import parking_queues
+from dispatcher.service.topology import own_exchanges, possible_queues
 from dispatcher.wire.protocol import LaneNames
 
 
@@ -39,10 +38,7 @@ def remove(amqp_url: str, names: LaneNames, inbound: Iterable[str]) -> None:
     before.
     """
     with _channel(amqp_url) as channel:
-        for queue in (
-            names.control, names.command, names.heartbeat, names.lock, names.witness, names.dead,
-            *parking_queues(names, PARKING_QUEUES_MAX), *inbound,
-        ):  # fmt: skip
+        for queue in (*possible_queues(names), *inbound):
             channel.queue_delete(queue)
-        for exchange in (names.exchange, names.control_exchange, names.command_exchange):
+        for exchange in own_exchanges(names):
             channel.exchange_delete(exchange)

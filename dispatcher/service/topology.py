@@ -10,6 +10,7 @@ from pamqp import commands
 
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare
+from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import ChannelRefused, ConfigurationError
 from dispatcher.service.queue_kinds import (
     ACCESS_REFUSED,
@@ -92,6 +93,14 @@ def own_exchanges(names: LaneNames) -> tuple[str, ...]:
     """The lane's exchanges, all of them direct and durable."""
     own = (names.exchange, names.control_exchange, names.command_exchange)
     return own if shard_number(names.lane) is None else (*own, names.entrance)
+
+
+def possible_queues(names: LaneNames) -> tuple[str, ...]:
+    """All queues of its own that a lane may have, but those of its hand-over consumers. The lock is the last
+    one: who removes a lane holds it meanwhile."""
+    own = (names.control, names.command, names.heartbeat, names.witness)
+    messages = (names.dead, names.history, names.rejected, *parking_queues(names, PARKING_QUEUES_MAX))
+    return *own, *messages, names.lock
 
 
 def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
