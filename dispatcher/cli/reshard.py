@@ -45,7 +45,7 @@ def reshard(
     names = ShardNames(lane, settings.prefix)
     wanted = settings.lanes[known[0]].model_copy(update={"shards": shards})
     with connected(settings.rabbitmq, "status") as connection:
-        for number in range(1, shards + 1):  # else nobody may hand out what goes there
+        for number in range(1, shards + 1):  # a shard that nobody leads would keep its groups waiting
             ask(connection, names.shard(number), "status", {}, timeout_ms=timeout_ms)
         changed = asyncio.run(_change(settings, wanted, partial(_held, connection, timeout_ms), timeout_ms))
     text = f"{lane}: groups go to {counted(shards, 'shard')}{'' if changed else ' already'}"

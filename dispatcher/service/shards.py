@@ -401,9 +401,9 @@ async def _remains(
 ) -> list[str]:
     """What is left of a lane, in words. Without `ask_leader` nobody should lead it any more.
 
-    Queues are looked at first: what has left them is with a leader then. A message is in its queue or with a
-    reader, and RabbitMQ says both at once: so a leader that begins or ends between two questions hides
-    nothing.
+    The queues are asked first, the leader after them: so it has got what is in its queue no more. A message
+    is in its queue or with a reader, and RabbitMQ says both at once: so a leader that begins or ends between
+    two questions hides nothing.
     """
     looks = {queue: await _asked(link, QueueDeclare(queue=queue, passive=True)) for queue in queues}
     there = {queue: declared for queue, declared in looks.items() if declared is not None}

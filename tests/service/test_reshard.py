@@ -95,6 +95,7 @@ async def used(bench: Bench) -> set[str]:
     return {name for name in bench.runners if bench.counter("settled", name)}
 
 
+@pytest.mark.seed("R27")
 async def test_the_order_is_kept_while_shards_become_more_and_fewer(bench: Bench) -> None:
     clause("S-7", "Until all that is in the shards is settled, RabbitMQ refuses publishes")
     await led(bench, 2)

@@ -77,6 +77,7 @@ def count_of(consumers: dict[int, list[ProtocolConsumer]]) -> int:
     return sum(len(consumer.received) for of_shard in consumers.values() for consumer in of_shard)
 
 
+@pytest.mark.seed("R27")
 async def test_groups_keep_their_order_and_their_shard_while_a_leader_is_killed(
     bench: Bench, dispatcher_process: Starter
 ) -> None:
