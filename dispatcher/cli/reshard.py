@@ -55,13 +55,17 @@ def reshard(
 async def _change(
     settings: Settings, wanted: LaneSettings, held: Callable[[LaneNames], list[str]], timeout_ms: int
 ) -> bool:
-    link = await Link.open(settings.rabbitmq, name="dispatcher lane reshard", on_events=lambda _: None)
+    async def opened() -> Link:
+        return await Link.open(settings.rabbitmq, name="dispatcher lane reshard", on_events=lambda _: None)
 
     async def ask_leader(names: LaneNames) -> list[str]:
         return await asyncio.to_thread(held, names)
 
+    link = await opened()
     try:
-        return await change_shards(link, wanted, settings.prefix, ask_leader, timeout_ms=timeout_ms)
+        return await change_shards(
+            link, wanted, settings.prefix, ask_leader, timeout_ms=timeout_ms, anew=opened
+        )
     finally:
         await link.close()
 

@@ -50,6 +50,7 @@ log = structlog.get_logger()
 
 #: What the leader of this shard has, in words; nothing, if it has nothing.
 AskLeader = Callable[[LaneNames], Awaitable[list[str]]]
+OpenLink = Callable[[], Awaitable[Link]]
 
 RING_TYPE: Final = "x-consistent-hash"
 #: What RabbitMQ says of a type that it does not know; 3.10 ends the connection with that, 4.0 the channel.
@@ -94,16 +95,16 @@ async def open_shards(link: Link, lane: LaneSettings, prefix: str, *, at_start: 
 
 
 async def change_shards(
-    link: Link, lane: LaneSettings, prefix: str, ask_leader: AskLeader, *, timeout_ms: int
+    link: Link, lane: LaneSettings, prefix: str, ask_leader: AskLeader, *, timeout_ms: int, anew: OpenLink
 ) -> bool:
     """Let groups go to as many shards as `lane`, which is one of them, says. False: they do already.
 
     RabbitMQ refuses publishes meanwhile, until all former shards are empty. If that takes longer than
-    `timeout_ms`, or is cancelled, groups go where they went before. Raises CommandRefused, if it can't begin
-    or takes longer.
+    `timeout_ms`, or is cancelled, or what is left can't be seen, groups go where they went before; `anew`
+    opens another link for that, if `link` is lost. Raises CommandRefused, if nothing changes.
     """
     assert lane.shard is not None
-    return await _Way(link, lane, lane.shard, prefix).change(ask_leader, timeout_ms)
+    return await _Way(link, lane, lane.shard, prefix).change(ask_leader, timeout_ms, anew)
 
 
 class _Way:
@@ -135,7 +136,7 @@ class _Way:
         if is_led:
             self._tell()
 
-    async def change(self, ask_leader: AskLeader, timeout_ms: int) -> bool:
+    async def change(self, ask_leader: AskLeader, timeout_ms: int, anew: OpenLink) -> bool:
         if not await self._make():
             raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing")
         placed = await self._placed()
@@ -145,13 +146,15 @@ class _Way:
             return False
         before = await self._led_now()
         await _delete(self._link, self._names.exchange)
+        result = "nothing changed" if before else "publishes are still refused"
         try:
             if left := await self._until_empty(ask_leader, timeout_ms):
-                result = "nothing changed" if before else "publishes are still refused"
                 raise CommandRefused(f"not empty within {format_duration(timeout_ms)}, so {result}: {left}")
-        except BaseException:
+        except BaseException as problem:
             if before is not None:
-                await before._lead()
+                await before._lead_back(anew)
+            if isinstance(problem, BrokerUnavailable):
+                raise CommandRefused(f"what is left can't be seen, so {result}: {problem}") from problem
             raise
         if not await self._lead_anew(placed):
             raise CommandRefused(f"{self._path}: a dispatcher has begun to lead meanwhile; try again")
@@ -274,6 +277,17 @@ class _Way:
         The ring takes everything that the exchange has no binding for, so both begin at once.
         """
         return await self._declare_leading(self._names.exchange, self._ring, durable=False)
+
+    async def _lead_back(self, anew: OpenLink) -> None:
+        """Also if the connection is lost: RabbitMQ ends it when somebody reads a queue that has no leader."""
+        if not self._link.closed.done():
+            await self._lead()
+            return
+        self._link = await anew()
+        try:
+            await self._lead()
+        finally:
+            await self._link.close()
 
     async def _lead_anew(self, placed: str) -> bool:
         """Once all former shards are empty. False: somebody else has led producers meanwhile.

@@ -41,6 +41,11 @@ class Interrupted(Link):
         return await super().open_channel()
 
 
+async def _killed() -> Link:
+    """As the whole command is."""
+    raise BrokerUnavailable("killed")
+
+
 @contextlib.asynccontextmanager
 async def interrupted(bench: Bench) -> AsyncIterator[Interrupted]:
     link = await Interrupted.open(bench.rabbitmq, name="interrupted", on_events=_nothing)
@@ -138,7 +143,9 @@ class Way:
 
             link.happens, link.before = end, at
             with contextlib.suppress(BrokerUnavailable):
-                await change_shards(link, self.lane(3), self._names.prefix, _has_nothing, timeout_ms=60_000)
+                await change_shards(
+                    link, self.lane(3), self._names.prefix, _has_nothing, timeout_ms=60_000, anew=_killed
+                )
             return at - link.before
 
     async def publish(self) -> None:
