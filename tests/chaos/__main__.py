@@ -22,6 +22,7 @@ from rich.console import Console
 
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes.installed import ensure_installed
+from dispatcher.wire.shards import shard_name
 from tests.chaos.faults import Faults
 from tests.chaos.going_on import STALL_AFTER_STOP_S, STALL_S, Limits
 from tests.chaos.lanes import LaneOnStage
@@ -31,14 +32,16 @@ from tests.chaos.report import Report, stamp
 from tests.chaos.stage import staged
 from tests.chaos.verdict import end_and_judge
 
+SHARDS = "shards"
 LANES = {
-    "exclusive": LaneOnStage("orders", "exclusive"),
-    "sequenced": LaneOnStage("events", "sequenced"),
-    HANDOVER: LaneOnStage("handed", HANDOVER),
-    CONCURRENT: LaneOnStage("tasks", CONCURRENT),
+    "exclusive": [LaneOnStage("orders", "exclusive")],
+    "sequenced": [LaneOnStage("events", "sequenced")],
+    HANDOVER: [LaneOnStage("handed", HANDOVER)],
+    CONCURRENT: [LaneOnStage("tasks", CONCURRENT)],
+    SHARDS: [LaneOnStage(shard_name("spread", number), "exclusive", 2) for number in (1, 2)],
 }
-#: It keeps no order, and refuses what operators say of groups, which is what the others are hurt by.
-BY_ITSELF = (CONCURRENT,)
+#: The first keeps no order, and refuses what operators say of groups, which is what the others are hurt by.
+BY_ITSELF = (CONCURRENT, SHARDS)
 RATE, RATE_ON_CLUSTER = 200.0, 60.0
 PROGRESS_S = 10.0
 #: Commands that wait for a dispatcher hold one each, and a server has to start meanwhile.
@@ -67,8 +70,9 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600, help="how long it lasts (600)")
     parser.add_argument("--seed", type=int, help="the faults, and what differs from run to run")
     parser.add_argument(
-        "--policy", choices=[*LANES, "all"], default="all", help="one lane of each that has groups (all)"
-    )
+        "--policy", choices=[*LANES, "all"], default="all",
+        help="one lane of each that has groups (all); shards: a lane with two",
+    )  # fmt: skip
     rate = "messages per second, all producers (200, on a cluster 60)"
     parser.add_argument("--rate", type=float, help=rate)
     parser.add_argument(
@@ -118,7 +122,8 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
         return 2
     plan = Plan(seed, options.seconds, on_cluster=options.cluster)
     chosen = [policy for policy in LANES if policy not in BY_ITSELF]
-    lanes = [LANES[policy] for policy in (chosen if options.policy == "all" else [options.policy])]
+    policies = chosen if options.policy == "all" else [options.policy]
+    lanes = [lane for policy in policies for lane in LANES[policy]]
     console.print(f"{len(plan.faults)} faults in {options.seconds:.0f} s, {plan.settings}", highlight=False)
 
     def say(text: str) -> None:

@@ -11,7 +11,6 @@ import math
 import time
 from collections import defaultdict
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
@@ -38,7 +37,7 @@ from tests.chaos.going_on import PARTS
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderships import Leadership, leaderships
 from tests.chaos.parts import Eviction, Outage, Process
-from tests.chaos.producer import read_produced
+from tests.chaos.producer import Produced, read_produced
 from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.rules import is_closing
@@ -98,7 +97,7 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
             if wrong and evicted_at is None and not _lost_its_queue(incarnation, stage):
                 wrong_ends.append(wrong)
     connected_until = tuple(connected)
-    sent, confirmed, repeated = read_produced(existing(stage, lane))
+    sent, confirmed, repeated = produced(stage, lane)
     settings, handlings = stage.plan.settings, in_order(records)
     gaps = tuple(forgotten(stage, lane))
     if lane.policy in settings.dropping:
@@ -200,11 +199,24 @@ def with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:
     return decision._replace(messages=None) if hit else decision
 
 
-def existing(stage: Stage, lane: LaneOnStage) -> list[Path]:
-    """What the lane's producers have written."""
-    producers = [process for process in stage.producers if process.lane is lane]
+def produced(stage: Stage, lane: LaneOnStage) -> Produced:
+    """What the lane's producers have written down; of a shard, what goes there."""
+    found = written(stage, lane)
+    if lane.shards == 1:
+        return found
+    here = {message for message in found.sent if stage.shard_of.get(message.group) == lane.name}
+    return Produced(
+        {message: at for message, at in found.sent.items() if message in here},
+        {message: at for message, at in found.confirmed.items() if message in here},
+        found.repeated & here,
+    )
+
+
+def written(stage: Stage, lane: LaneOnStage) -> Produced:
+    """The same, of all shards of a lane."""
+    producers = [process for process in stage.producers if process.lane.whole == lane.whole]
     paths = [stage.folder / f"{process.name}.produced" for process in producers]
-    return [path for path in paths if path.exists()]
+    return read_produced(path for path in paths if path.exists())
 
 
 def _by_dispatchers(told: list[Told], stage: Stage) -> list[Eviction]:

@@ -7,12 +7,11 @@ import math
 from dispatcher.judge.judge import Story
 from dispatcher.judge.record import Incarnation, LifeRecord, in_order
 from tests.chaos.accounts import Books, balance
-from tests.chaos.evidence import Evidence, Found, existing, forgotten, leaderships, with_doubts
+from tests.chaos.evidence import Evidence, Found, forgotten, leaderships, produced, with_doubts
 from tests.chaos.handed import HandedBooks, Life, handed_violations, that_may_be_done
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Process
 from tests.chaos.plan import REMEMBERING
-from tests.chaos.producer import read_produced
 from tests.chaos.stage import Stage
 
 
@@ -26,7 +25,7 @@ def gather_handed(stage: Stage, lane: LaneOnStage, there: Found) -> Evidence:
             records.append(record)
             lives |= {one.life: _life(one, process) for one in record.incarnations.values()}
     handlings = in_order(records)
-    sent, confirmed, repeated = read_produced(existing(stage, lane))
+    sent, confirmed, repeated = produced(stage, lane)
     gaps = tuple(forgotten(stage, lane))
     take_overs = [at for one in leaderships(stage, lane)[0] for at in (one.since, one.until)]
     killed = [(outage.since, outage.until) for outage in stage.rabbitmq_outages if outage.killed]

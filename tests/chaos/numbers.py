@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.chaos.evidence import existing
+from tests.chaos.evidence import produced
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.producer import read_produced
 from tests.chaos.stage import Stage
 from tests.service.harness import log_records
 
@@ -29,11 +28,11 @@ def told_wrongly(stage: Stage, lane: LaneOnStage) -> list[str]:
     ]
     if not stage.checks(lane):
         return [f"told wrongly: nobody checks the numbers of this lane: {_say(record)}" for record in told]
-    produced = read_produced(existing(stage, lane))
-    given = {(number.group, number.number) for number in produced.sent}
+    of_lane = produced(stage, lane)
+    given = {(number.group, number.number) for number in of_lane.sent}
     found = []
-    if not told and len(produced.confirmed) >= SURELY_CROSSED:
-        found.append(f"told wrongly: of {len(produced.confirmed)} numbers none was reported")
+    if not told and len(of_lane.confirmed) >= SURELY_CROSSED:
+        found.append(f"told wrongly: of {len(of_lane.confirmed)} numbers none was reported")
     for record in told:
         if (record["group"], record["number"]) not in given:
             found.append(f"told wrongly: nobody gave this number: {_say(record)}")

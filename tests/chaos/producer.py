@@ -1,6 +1,6 @@
 """A producer process: sends numbered messages at a rate and records what the broker took.
 
-    python -m tests.chaos.producer KIND URL QUEUES GROUPS RATE NAME RECORD_FILE SEED
+    python -m tests.chaos.producer KIND URL QUEUES GROUPS RATE NAME RECORD_FILE SEED EXCHANGE
 
 KIND: `raw` pipelines over a bare connection; `async` and `blocking` are the SDK's. On SIGTERM it sends
 nothing new and ends when everything sent is confirmed.
@@ -145,19 +145,23 @@ def _send(
     answer.add_done_callback(partial(outstanding.answered, number))
 
 
-async def run_async(urls: list[str], numbers: Numbers, rate: float, outstanding: Outstanding) -> None:
+async def run_async(
+    urls: list[str], numbers: Numbers, rate: float, outstanding: Outstanding, exchange: str
+) -> None:
     told = asyncio.create_task(_told_to_stop())
-    async with GroupProducer(urls, exchange="") as producer:
+    async with GroupProducer(urls, exchange=exchange) as producer:
         while not told.done():
             if len(outstanding) < OUTSTANDING_MAX:
                 _send(producer, numbers.next(), outstanding)
             await asyncio.sleep(1 / rate)  # sleeps: the rate
 
 
-def run_blocking(urls: list[str], numbers: Numbers, rate: float, outstanding: Outstanding) -> None:
+def run_blocking(
+    urls: list[str], numbers: Numbers, rate: float, outstanding: Outstanding, exchange: str
+) -> None:
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    with BlockingGroupProducer(urls, exchange="") as producer:
+    with BlockingGroupProducer(urls, exchange=exchange) as producer:
         while not told.wait(1 / rate):
             if len(outstanding) < OUTSTANDING_MAX:
                 _send(producer, numbers.next(), outstanding)
@@ -170,20 +174,20 @@ def _settings(urls: list[str]) -> RabbitSettings:
 
 
 def main(arguments: list[str]) -> None:
-    kind, url, queues, groups, rate, name, path, seed = arguments
+    kind, url, queues, groups, rate, name, path, seed, exchange = arguments
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = ProducerRecord(Path(path))
     urls = url.split(",")
     if kind == "raw":
-        raw = _Raw(_settings(urls), queues.split(","), int(groups), float(rate), int(seed), name)
+        raw = _Raw(_settings(urls), queues.split(","), int(groups), float(rate), int(seed), name, exchange)
         asyncio.run(run_raw(raw, record))
         return
     numbers = Numbers(queues.split(","), int(groups), int(seed), name)
     outstanding = Outstanding(record)
     if kind == "async":
-        asyncio.run(run_async(urls, numbers, float(rate), outstanding))
+        asyncio.run(run_async(urls, numbers, float(rate), outstanding, exchange))
     else:
-        run_blocking(urls, numbers, float(rate), outstanding)
+        run_blocking(urls, numbers, float(rate), outstanding, exchange)
 
 
 if __name__ == "__main__":

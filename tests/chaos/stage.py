@@ -75,6 +75,7 @@ class Stage:
         self.moves: dict[str, list[Move]] = {lane.name: [] for lane in lanes}
         self.evictions: list[Eviction] = []
         self.decisions: dict[str, list[Decision]] = {lane.name: [] for lane in lanes}
+        self.shard_of: dict[str, str] = {}  # by groups; none: no lane has shards
         self.problems: list[str] = []  # that faults ran into
         self.changes: dict[str, Any] = {}  # of lane keys since the beginning
         self._lives: dict[str, int] = {}
@@ -147,14 +148,16 @@ class Stage:
         weights = changes.pop("weights", (3, 1))
         lanes = {}
         for lane in self.lanes:
-            inbound = [{"queue": q, "weight": w} for q, w in zip(lane.queues, weights, strict=True)]
+            queues = zip(lane.configured_queues, weights, strict=True)
+            inbound = [{"queue": queue, "weight": weight} for queue, weight in queues]
             keys = self.plan.settings.lane_keys(lane.policy)
             pause = changes.get("pause", keys["rebalance"]["pause"])
             own_timeout = lane.hands_over or self.evicts_after_s(lane) is not None
             unknown = {"pause", "ack_timeout"} if own_timeout else {"pause"}
             changed = {key: value for key, value in changes.items() if key not in unknown}
             keys |= {"rebalance": {**keys["rebalance"], "pause": pause}, **changed}
-            lanes[lane.name] = {"inbound": inbound, **keys}
+            shards = {"shards": lane.shards} if lane.shards > 1 else {}
+            lanes[lane.whole] = {"inbound": inbound, **keys, **shards}
         written = document(replica.rabbitmq.url, replica.redis.url, PREFIX, lanes)
         if isinstance(replica.rabbitmq, Proxies):
             written["rabbitmq"] = {"urls": replica.rabbitmq.urls}
@@ -229,8 +232,8 @@ class Stage:
         seed = self.plan.producer_seed + len(self.producers)
         groups, rate = str(self.plan.settings.groups), str(self._rate_each())
         arguments = [
-            kind, proxy.url, ",".join(lane.queues), groups, rate, name,
-            str(self.folder / f"{name}.produced"), str(seed),
+            kind, proxy.url, ",".join(lane.configured_queues), groups, rate, name,
+            str(self.folder / f"{name}.produced"), str(seed), lane.exchange,
         ]  # fmt: skip
         process = Process(name, who, lane, kind, proxy, self._spawn(name, "tests.chaos.producer", arguments))
         self.producers.append(process)

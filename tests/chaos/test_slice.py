@@ -30,6 +30,8 @@ SECONDS = 20
 SEED = int(os.environ.get("DISPATCHER_CHAOS_SEED", "4505"))
 #: On a cluster: a node is parted from the others, Redis' primary is lost.
 CLUSTER_SECONDS, CLUSTER_SEED = 35, 360
+#: With two shards: RabbitMQ is stopped, a leader and Redis are killed, groups move and are taken out.
+SHARDS_SEED = 18409
 #: Messages per second. Each costs every process something; the faults are what makes the difference.
 RATE, CLUSTER_RATE = 100, 40
 NODE_FAULTS = {kind.name for kind in ON_CLUSTER["node"].kinds}
@@ -62,6 +64,20 @@ def test_everything_holds_for_a_while(tmp_path: Path) -> None:
     assert any(fault["fault"] == "stick_consumer" and fault["target"] for fault in report["faults"])
     assert "the pipeline's verdict on the ledger: " in run.stdout
     assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_group_is_in_order_in_one_of_two_shards(tmp_path: Path) -> None:
+    run = subprocess.run(
+        _command(tmp_path, SECONDS, SHARDS_SEED, "--policy", "shards", "--rate", str(RATE)),
+        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads((tmp_path / "chaos.json").read_text())
+    assert report["violations"] == []
+    assert list(report["lanes"]) == ["spread@1", "spread@2"]
+    assert all(lane["handled"] > 30 for lane in report["lanes"].values())
+    happened = {fault["fault"] for fault in report["faults"] if not fault["note"].startswith("skipped")}
+    assert {"kill_leader", "stop_rabbitmq"} <= happened
 
 
 def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
 from tests.chaos.draining import drain
 from tests.chaos.evictions import ACK_TIMEOUT
-from tests.chaos.evidence import Evidence, Found, existing, gather
+from tests.chaos.evidence import Evidence, Found, gather, produced
 from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
-from tests.chaos.producer import read_produced
+from tests.chaos.shards import elsewhere, find_shards
 from tests.chaos.stage import PREFIX, Stage
 from tests.recovery.scene import wrongly_dead
 from tests.recovery.unordered import violations_without_order
@@ -65,6 +65,7 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL) -> Verdict:
     verdict, until = Verdict(), time.monotonic()
     await _wind_down(stage, verdict)
     client = await Client.open(stage.rabbitmq)
+    await find_shards(stage, client)
     for lane in stage.lanes:
         dead = await client.take(f"{PREFIX}.{lane.name}.dead")
         there = Found(
@@ -96,12 +97,13 @@ def _judged(stage: Stage, lane: LaneOnStage, there: Found) -> tuple[Evidence, li
         found = violations_without_order(evidence.handlings, evidence.story, most)
     else:
         found = [str(violation) for violation in violations(evidence.handlings, evidence.story)]
+    found += elsewhere(stage.shard_of, lane, evidence.handlings)
     return evidence, found + evidence.wrong_ends + evidence.misplaced
 
 
 def _stalls(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> list[Stall]:
     lane = evidence.lane
-    sent = read_produced(existing(stage, lane)).sent
+    sent = produced(stage, lane).sent
     hindered = [(outage.since, outage.until) for outage in stage.redis_outages]
     for replica in stage.replicas:
         hindered += [(at, at + SHORT.longest_s) for at in replica.ended_at]  # then it is started again
@@ -148,16 +150,16 @@ async def _is_drained(stage: Stage, client: Client, operator: Decider) -> bool:
             _, metrics = await asyncio.to_thread(leader.process.get, "/metrics")
         except (OSError, AssertionError):
             return False
-        if not _says_idle(metrics, lane.name):
+        if not _says_idle(metrics, lane.labels):
             return False
     return True
 
 
-def _says_idle(metrics: str, lane: str) -> bool:
+def _says_idle(metrics: str, labels: str) -> bool:
     lines = set(metrics.splitlines())
     names = ("messages_held", "messages_in_flight", "messages_parked", "parking_queues", "copies_unconfirmed")
-    leads = f'dispatcher_lane_active{{lane="{lane}"}} 1.0' in lines
-    return leads and all(f'dispatcher_{name}{{lane="{lane}"}} 0.0' in lines for name in names)
+    leads = f"dispatcher_lane_active{{{labels}}} 1.0" in lines
+    return leads and all(f"dispatcher_{name}{{{labels}}} 0.0" in lines for name in names)
 
 
 async def _stop_dispatchers(stage: Stage, client: Client, verdict: Verdict) -> None:

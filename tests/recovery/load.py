@@ -10,7 +10,7 @@ from typing import Any
 
 from pamqp import commands
 
-from dispatcher.amqp.events import Confirmed
+from dispatcher.amqp.events import ChannelClosed, Confirmed
 from dispatcher.amqp.link import Link
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.judge.record import UNGROUPED, MessageKey
@@ -65,12 +65,14 @@ class NumberingProducer:
         rate: float,
         seed: int,
         name: str = "p",
+        exchange: str = "",
     ) -> None:
         self.confirmed: set[MessageKey] = set()
         self.sent_at: dict[MessageKey, float] = {}  # on the clock of the record
         self.pausing = False
         self._settings = settings
         self._rate = rate
+        self._exchange = exchange
         self._numbers = Numbers(queues, groups, seed, name)
         self._random = random.Random(seed)
         self._to_send: deque[MessageKey] = deque()
@@ -137,7 +139,7 @@ class NumberingProducer:
         while self._to_send and len(self._waiting) < WINDOW:
             number = self._to_send.popleft()
             tag = self._link.publish(
-                self._channel, exchange="", routing_key=number.queue, body=number.body(),
+                self._channel, exchange=self._exchange, routing_key=number.queue, body=number.body(),
                 properties=_properties(number),
             )  # fmt: skip
             self._waiting[tag] = number
@@ -150,6 +152,8 @@ class NumberingProducer:
 
     def _on_events(self, events: list[Any]) -> None:
         for event in events:
+            if isinstance(event, ChannelClosed) and self._link is not None:  # the exchange is not there
+                self._link.abort()
             if not isinstance(event, Confirmed):
                 continue
             tags = [t for t in self._waiting if t <= event.tag] if event.multiple else [event.tag]
