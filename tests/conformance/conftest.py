@@ -13,6 +13,7 @@ import pytest
 from dispatcher.errors import ConfigurationError
 from dispatcher.nodes.installed import as_root, install
 from tests.conformance import golang
+from tests.once import common_folder, once
 
 CLIENTS = Path(__file__).parents[2] / "clients"
 NPM_TIMEOUT_S = 120
@@ -65,9 +66,14 @@ def jars() -> str:
 @pytest.fixture(scope="session")
 def java_program(tmp_path_factory: pytest.TempPathFactory, jars: str) -> list[str]:
     """The command that runs the Java client, compiled as its page says."""
-    build = tmp_path_factory.mktemp("java")
-    sources = [str(path) for path in sorted((CLIENTS / "java").rglob("*.java"))]
-    subprocess.run(["javac", "-cp", jars, "-d", str(build), *sources], check=True)
+    common = common_folder(tmp_path_factory)
+    build = common / "java"
+
+    def make() -> None:
+        sources = [str(path) for path in sorted((CLIENTS / "java").rglob("*.java"))]
+        subprocess.run(["javac", "-cp", jars, "-d", str(build), *sources], check=True)
+
+    once(common, "java", make)
     return ["java", "-cp", f"{jars}{os.pathsep}{build}", "Conformance"]
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +20,7 @@ from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.ranges import ROWS
 from dispatcher.pipeline.run import Stage, fitting, look, run
 from dispatcher.pipeline.session import spark_session
+from tests.once import common_folder, once
 from tests.pipeline.planted_gaps import CASES, Verdicts
 from tests.pipeline.planted_load import plant_load
 from tests.pipeline.planted_owners import plant_owners
@@ -101,18 +99,7 @@ class _Planted(NamedTuple):
 @pytest.fixture(scope="session")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes that run tests."""
-    mine = tmp_path_factory.mktemp("common")
-    return tmp_path_factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else mine
-
-
-def once(common: Path, name: str, make: Callable[[], object]) -> Any:
-    """What `make` returns; of several processes the first one calls it, the others wait for it."""
-    done = common / f"{name}.pickle"
-    with (common / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            done.write_bytes(pickle.dumps(make()))
-    return pickle.loads(done.read_bytes())
+    return common_folder(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,8 @@ from dispatcher.pipeline.advise.traffic import Scenario
 from dispatcher.settings import LedgerSettings
 from tests.conftest import fresh_vhost
 from tests.ledger import reading
-from tests.pipeline.conftest import Report, _stage, once, run_pipeline
+from tests.once import once
+from tests.pipeline.conftest import Report, _stage, run_pipeline
 from tests.service.conftest import _plain_log
 from tests.service.harness import Bench, DispatcherProcess, document, lane
 from tests.service.reader import Reader

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.once import common_folder, once
+
 ROOT = Path(__file__).parents[2]
 #: What a browser fetches to show a page; a link that people follow is another matter.
 FETCHED = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"([^\"]+)\"|<link[^>]* href=\"([^\"]+)\"")
@@ -21,13 +23,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stdout + built.stderr
+    common = common_folder(tmp_path_factory)
+    folder = common / "site"
+
+    def make() -> None:
+        built = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert built.returncode == 0, built.stdout + built.stderr
+
+    once(common, "site", make)
     return folder
 
 
