@@ -110,6 +110,7 @@ async def test_the_next_report_shows_the_balance_that_was_planned(
     assert [share.consumer for share in shares] == ["c1", "c2", "c3"]
     assert [share.before for share in shares] == [1.0, 0.0, 0.0]
     assert max(share.promised for share in shares) < 0.4
-    # Handlers that sleep take longer where others use the cores, so twice of what the benchmark allows.
     for share in shares:
-        assert abs(share.measured - share.promised) <= 2 * BALANCE_MAX * share.promised, share
+        assert abs(share.asked - share.promised) <= BALANCE_MAX * share.promised, share
+        # By the report it is how late handlers wake up, too. The benchmark judges that on a quiet machine.
+        assert share.measured > share.promised / 2, share
