@@ -11,12 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-
-mpl.use("svg")
-
-from matplotlib import pyplot as plt
-
 #: Ours and others', readable on light and on dark ground.
 OURS: Final = "#2f6fde"
 OTHERS: Final = "#8a8f98"
@@ -39,6 +33,12 @@ def bars(document: dict[str, Any]) -> list[tuple[str, float, str, str]]:
 
 def draw(documents: list[dict[str, Any]], picture: Path) -> None:
     """Write the picture; the same results give the same bytes."""
+    # Here: who only imports this module, as each worker of the tests does, need not wait for it.
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
     parts = [bars(document) for document in documents]
     heights = [len(part) for part in parts]
     with mpl.rc_context({
