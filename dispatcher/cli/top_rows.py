@@ -11,6 +11,7 @@ from dispatcher.cli.groups import flags_text
 from dispatcher.cli.output import counted, shown, span
 from dispatcher.cli.status import attention
 from dispatcher.cli.top_source import LaneNow, View
+from dispatcher.wire.shards import lane_order
 
 #: What `s` goes through, by view.
 SORTS: Final = {
@@ -47,7 +48,7 @@ def waiting(lane: LaneNow) -> int | None:
 
 def lane_lines(lanes: Sequence[LaneNow], sort: str, pattern: str | None) -> list[Line]:
     orders: dict[str, Callable[[LaneNow], Any]] = {
-        "lane": lambda lane: lane.lane,
+        "lane": lambda lane: lane_order(lane.lane),
         "waiting": lambda lane: -(waiting(lane) or 0),
         "settled/s": lambda lane: -(lane.settled_per_s or 0.0),
     }

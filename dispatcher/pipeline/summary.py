@@ -15,7 +15,8 @@ from dispatcher.pipeline.gaps import BOUNDARIES, Gap, Window
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.order_audit import KEPT, UNKNOWN, VIOLATED
 from dispatcher.pipeline.statistics import STAGES, percentiles
-from dispatcher.pipeline.whole_lanes import by_whole_lane, of_shards, ordered
+from dispatcher.pipeline.whole_lanes import by_whole_lane, of_shards
+from dispatcher.wire.shards import lane_order
 
 #: Of each list; the tables have all.
 SHOWN_MAX: Final = 10
@@ -52,7 +53,7 @@ def summarise(
         shares.setdefault(row["lane"], []).append(row)
 
     stalled = {row["lane"] for row in rows["stalls"]}
-    lanes = ordered({*verdicts, *hand_overs, *outcomes, *stalled, *(gap.lane for gap in gaps)})
+    lanes = {*verdicts, *hand_overs, *outcomes, *stalled, *(gap.lane for gap in gaps)}
     real = [gap for gap in gaps if gap.kind not in BOUNDARIES]
     return {
         "ledger": ledger,
@@ -75,7 +76,7 @@ def summarise(
                 "left_waiting": left.get(lane, 0),
                 "stalls": _stalls([row for row in rows["stalls"] if row["lane"] == lane]),
             }
-            for lane in lanes
+            for lane in sorted(lanes, key=lane_order)
         },
         "violations": told["violations"].to_pylist(),
         "unknown": told["unknown"].to_pylist(),

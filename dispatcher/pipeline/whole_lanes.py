@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dispatcher.pipeline.order_audit import KEPT, UNKNOWN, VIOLATED
-from dispatcher.wire.shards import shard_number, without_number
+from dispatcher.wire.shards import lane_order, without_number
 
 WORST_FIRST: Final = (VIOLATED, UNKNOWN, KEPT)
 
@@ -25,14 +25,9 @@ def together(names: Iterable[str]) -> list[str]:
     return [name for parts in by_whole_lane(names).values() for name in parts]
 
 
-def ordered(names: Iterable[str]) -> list[str]:
-    """By their names, and shards by their numbers."""
-    return sorted(names, key=lambda name: (without_number(name), shard_number(name) or 0))
-
-
 def named(lane: str, known: Iterable[str]) -> list[str]:
     """What is meant by this name: the lane, or all its shards."""
-    return ordered(name for name in known if lane in (name, without_number(name)))
+    return sorted((name for name in known if lane in (name, without_number(name))), key=lane_order)
 
 
 def of_shards(lanes: dict[str, dict[str, Any]], whole: str) -> dict[str, Any] | None:

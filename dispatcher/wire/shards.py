@@ -47,6 +47,12 @@ def shard_number(name: str) -> int | None:
     return int(number) if number.isascii() and number.isdecimal() else None
 
 
+def lane_order(name: str) -> tuple[str, int]:
+    """Names of lanes sorted by it are in the order of the alphabet, and those of shards in that of their
+    numbers."""
+    return without_number(name), shard_number(name) or 0
+
+
 @dataclass(frozen=True, slots=True)
 class ShardNames:
     """What a lane with shards has on the broker beside the lanes that it is made of."""

@@ -154,6 +154,12 @@ class Pictured(Recorded):
         return super().look(wanted)._replace(rows=rows, total=len(rows))
 
 
+def test_shards_are_in_the_order_of_their_numbers() -> None:
+    names = ["spread@10", "tasks", "spread@2", "orders"]
+    lines = lane_lines([LaneNow(name) for name in names], "lane", None)
+    assert [line.key for line in lines] == ["orders", "spread@2", "spread@10", "tasks"]
+
+
 async def test_the_documents_have_a_picture_of_it() -> None:
     """Make it anew with DISPATCHER_PICTURES=1."""
     app = TopApp(Pictured(), "orders", period_s=0.2)
