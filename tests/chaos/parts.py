@@ -15,6 +15,7 @@ import yaml
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.proxies import Proxies
 from tests.client.tcp_proxy import TcpProxy
+from tests.forking import Forked
 from tests.service.harness import DispatcherProcess
 
 
@@ -27,7 +28,7 @@ class Process:
     lane: LaneOnStage
     kind: str
     proxy: TcpProxy | Proxies
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | Forked
     killed_at: float | None = None
     left_at: float | None = None
     frozen: list[tuple[float, float]] = field(default_factory=list)

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -22,6 +20,7 @@ from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
+from tests import forking
 from tests.chaos.cluster import ClusterServers
 from tests.chaos.decisions import Decision
 from tests.chaos.lanes import LaneOnStage
@@ -31,7 +30,7 @@ from tests.chaos.proxies import Proxies
 from tests.client.tcp_proxy import TcpProxy
 from tests.recovery.scene import DELIVERY_LIMIT
 from tests.service.clients import Client
-from tests.service.harness import ROOT, DispatcherProcess, document
+from tests.service.harness import DispatcherProcess, document
 from tests.waiting import eventually
 
 PREFIX = "dispatch"
@@ -253,13 +252,9 @@ class Stage:
         ways = [await self._stack.enter_async_context(TcpProxy(node.amqp_url)) for node in self.nodes]
         return Proxies(ways) if self.cluster else ways[0]
 
-    def _spawn(self, name: str, module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
-        # In this thread: the kernel kills a child when the thread that started it ends.
+    def _spawn(self, name: str, module: str, arguments: list[str]) -> forking.Forked:
         with (self.folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+            return forking.start(module, arguments, log)
 
     def living(self, processes: list[Process]) -> list[Process]:
         return [process for process in processes if process.alive]

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from dispatcher.judge.judge import Forgotten, Story, say_number, violations
 from dispatcher.judge.record import STARTED, HandlingRecord, MessageKey, read_record
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.protocol import LaneNames
+from tests import forking
 from tests.conftest import Vhost
 from tests.recovery.load import CLUSTER_HEARTBEAT_S, NumberingProducer
 from tests.recovery.rules import FAILED, is_closing
@@ -30,7 +29,6 @@ from tests.service.clients import Client
 from tests.service.harness import (
     ASK_TIMEOUT_MS,
     LANE,
-    ROOT,
     START_S,
     DispatcherProcess,
     document,
@@ -61,7 +59,7 @@ class Life:
 
     name: str
     consumer_id: str
-    process: subprocess.Popen[bytes]
+    process: forking.Forked
 
 
 class Scene:
@@ -218,10 +216,7 @@ class Scene:
             str(PREFETCH), str(self.folder / f"{name}.record"), str(self.work_ms),
         ]  # fmt: skip
         with (self.folder / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.recovery.worker", *arguments],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+            process = forking.start("tests.recovery.worker", arguments, log)
         life = Life(name, consumer_id, process)
         self.lives.append(life)
         return life

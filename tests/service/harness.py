@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -28,6 +25,7 @@ from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.settings import RabbitSettings, Settings
 from dispatcher.settings import file as config
 from dispatcher.wire.protocol import LaneNames
+from tests import forking
 from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.protocol_consumer import ProtocolConsumer
@@ -41,8 +39,6 @@ START_S = 60.0
 #: A process that is told to stop gives its lanes 4 s at most. The rest is for a busy machine, and all of it
 #: still less than the 10 s after which a silent server is given up.
 STOP_S_MAX = 8.0
-_PDEATHSIG = 1
-_prctl = ctypes.CDLL(None).prctl
 
 
 def document(amqp_url: str, redis_url: str, prefix: str, lanes: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -240,7 +236,7 @@ class DispatcherProcess:
         self.config = folder / f"{name}.yaml"
         self.config.write_text(yaml.safe_dump(settings))
         self._log = folder / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forking.Forked | None = None
         self._log_start = 0
 
     def start(self) -> None:
@@ -248,11 +244,7 @@ class DispatcherProcess:
         with self._log.open("ab") as log:
             log.write(b"\n")  # a killed one may have left half a line
             log.flush()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._program, "run", "-c", str(self.config)],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=lambda: _prctl(_PDEATHSIG, signal.SIGKILL),
-            )  # fmt: skip
+            self._process = forking.start(self._program, ["run", "-c", str(self.config)], log)
 
     @property
     def pid(self) -> int:
