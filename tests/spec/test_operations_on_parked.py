@@ -5,18 +5,34 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.operations.operations import BARRIER_TIMEOUT_MS
+from dispatcher.core.parking.events import ParkingQueueRead
+from dispatcher.core.parking.orders import ReadParkingQueue
 from dispatcher.core.parking.policy import BLOCKED_MS
 from tests.spec.flag_bench import refused
 from tests.spec.lane_bench import clause
 from tests.spec.move_bench import MoveBench
-from tests.spec.parking_bench import FIRST, numbers
+from tests.spec.parking_bench import FIRST, Parked, numbers
 
 KINDS = pytest.mark.parametrize("kind", ["purge", "move"])
 
 
-def parked(*more: str, look_ahead: int = 10, **options: object) -> MoveBench:
+class QuorumBench(MoveBench):
+    """Its parking queues get back what a leader had in another order. Who reads it sorts it."""
+
+    def _requeue(self, queue: int, parked: list[Parked]) -> None:
+        super()._requeue(queue, parked[::-1])
+
+    def _read(self, order: ReadParkingQueue) -> ParkingQueueRead:
+        event = super()._read(order)
+        event.messages.sort(key=lambda message: message.first_arrival)
+        return event
+
+
+def parked(
+    *more: str, look_ahead: int = 10, kind: type[MoveBench] = MoveBench, **options: object
+) -> MoveBench:
     """Consumer one is stuck with a1, two idles. What follows of group a is parked, and what else comes."""
-    bench = MoveBench(parking=4, look_ahead=look_ahead, **options)  # type: ignore[arg-type]
+    bench = kind(parking=4, look_ahead=look_ahead, **options)  # type: ignore[arg-type]
     bench.join("one", prefetch=1)
     bench.arrive("a1")
     bench.join("two")
@@ -221,6 +237,26 @@ def test_o32_a_target_that_refuses_leaves_the_rest_in_order() -> None:
     left = int(bench.target[-1][1:]) + 1
     assert bench.target == [f"a{number}" for number in range(2, left)]
     assert numbers(bench) == [1, *range(left, 13)]
+
+
+def test_o32_the_next_leader_sends_again_in_order_what_was_fetched_in_another() -> None:
+    clause("O-31", "at most 256, in their order")
+    bench = parked("a11", kind=QuorumBench)
+    bench.hold_reads = True
+    order(bench, "move")
+    bench.hold_reads = False
+    bench.step(*bench._answers())
+    bench.fail_over()
+    while len(bench.under_way) < 2:
+        bench.takes()
+        bench.find()
+        for _ in list(bench.barriers):
+            bench.mark()
+        bench.run(20)
+    bench.fail_over()
+    bench.target.clear()
+    assert finish(bench)["messages"] == 10
+    assert bench.target[-9:] == [f"a{number}" for number in range(3, 12)]
 
 
 def test_o32_a_group_that_has_stopped_is_purged_with_what_it_stopped_at() -> None:

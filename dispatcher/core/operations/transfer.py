@@ -97,7 +97,15 @@ class Transfers:
         return len(operation.out) < TRANSFERS_UNCONFIRMED_MAX and size < TRANSFERS_UNCONFIRMED_BYTES_MAX
 
     def _send_again(self, operation: Operation) -> None:
-        """What a former leader has sent, in order, as the originals come back."""
+        """What a former leader has sent, in order, as the originals come back. That leader had its entries of
+        parked messages in the order in which it had fetched them: which comes first shows when all are
+        here."""
+        before = [message for message, sent in operation.out.items() if sent is Sent.BEFORE]
+        if any(message.is_parked for message in before):
+            if not all(message.is_here for message in before):
+                return
+            for message in sorted(before, key=lambda message: message.rank):
+                operation.out[message] = operation.out.pop(message)
         for message in takewhile(lambda message: message.is_here, list(operation.out)):
             if operation.out[message] is not Sent.BEFORE:
                 continue
