@@ -85,6 +85,11 @@ async def test_what_came_in_is_sent_again_in_order_and_once(bench: Bench, tmp_pa
         client.send("high", b"%d" % number, f"g{number % 2}", *extra, message_id=b"m%d" % number)
     client.send("low", b"loose", expiration=b"600000")
     await consumer.has(7)
+
+    async def are_kept() -> bool:
+        return "7 messages would be sent again" in await _replay(operator, "--dry-run")
+
+    await eventually(are_kept)
     await bench.crash()  # they are delivered again, and kept twice
     await bench.run(**lanes)
     consumer.release()
