@@ -109,6 +109,8 @@ def start(program: str, arguments: list[str], output: IO[bytes]) -> Forked:
 def _serve(requests: socket.socket) -> list[str] | None:
     """In each process that was forked: what its arguments are. None: nobody asks any more."""
     living: set[int] = set()
+    # Ctrl-C is for the others of a terminal: nothing is forked, and nothing killed, because of it.
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         content, files, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 1)
         if not content:
@@ -123,6 +125,7 @@ def _serve(requests: socket.socket) -> list[str] | None:
             continue
         pid = os.fork()
         if not pid:
+            signal.signal(signal.SIGINT, on_interrupt)
             _become(requests, files[0], question["environment"])
             return list(question["arguments"])
         living.add(pid)
