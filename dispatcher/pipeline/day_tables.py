@@ -31,7 +31,7 @@ def write_day_tables(spark: SparkSession, pieces: Pieces, spans_us: dict[str, in
     def worked(days: list[str]) -> DataFrame:
         if tuple(days) not in of_days:
             hands = pieces.hand_overs(_DAYS, days)
-            hands = hands.withColumn("day", F.date_format("ended_at", "yyyy-MM-dd"))
+            hands = hands.withColumn("day", F.to_date("ended_at"))
             found = work.worked(hands, ranges, "day").select(*statistics.NEEDED, "day")
             of_days[tuple(days)] = found.persist(StorageLevel.DISK_ONLY)
         return of_days[tuple(days)]
@@ -48,7 +48,8 @@ def write_day_tables(spark: SparkSession, pieces: Pieces, spans_us: dict[str, in
 def _applied(
     transform: Callable[[DataFrame], DataFrame], worked: Callable[[list[str]], DataFrame]
 ) -> Callable[[list[str]], DataFrame]:
-    return lambda days: transform(worked(days))
+    """With names of days: as text they would make all rows longer."""
+    return lambda days: transform(worked(days)).withColumn("day", F.col("day").cast("string"))
 
 
 def _write_timeline(

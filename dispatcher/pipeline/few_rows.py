@@ -22,6 +22,14 @@ def few(table: DataFrame) -> DataFrame:
     return F.broadcast(table)
 
 
+def sorted_by(table: DataFrame, *keys: str) -> DataFrame:
+    """Rows of one key in one part, beside each other: then each key is aggregated once, and no parts of
+    results are merged. Where all is in one part, Spark needs no sort for that."""
+    if table.sparkSession.conf.get(PARTS) == "1":
+        return table
+    return table.repartition(*keys).sortWithinPartitions(*keys)
+
+
 def together(tables: Mapping[str, DataFrame]) -> dict[str, pa.Table]:
     """All rows of these tables, by name, in their order: one job for all of them."""
     # Each table is a column of lists of one row: a list may be null whatever its rows say of their columns.

@@ -81,6 +81,8 @@ _SETTINGS: Final = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     # To list many folders elsewhere is another one.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    # What lies in order is aggregated in it, and once where all rows of a key are in one part.
+    "spark.sql.execution.replaceHashWithSortAgg": "true",
     # Dates and lanes of a table are written beside each other, without sorting the rows by them.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
 }

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.ledger.schema import Event
-from dispatcher.pipeline.few_rows import few
+from dispatcher.pipeline.few_rows import few, sorted_by
 from dispatcher.pipeline.work import busy_us
 
 #: Durations of a hand-over, in µs.
@@ -28,6 +28,8 @@ _SECONDS_PER_HOUR: Final = 3_600
 #: Of a timeline: at most this many points of a lane.
 POINTS_MAX: Final = 100
 _DAY_MS: Final = 86_400_000
+#: Of what rows are sorted by first: numbers are compared many times faster than names that begin alike.
+_HASH: Final = "key_hash"
 _FIRST_DAY: Final = date(1970, 1, 1)
 _STEPS_MS: Final = (
     100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000,
@@ -37,18 +39,21 @@ _STEPS_MS: Final = (
 
 def lane_stats(hand_overs: DataFrame) -> DataFrame:
     """By lane, inbound queue and hour."""
-    return _stats(hand_overs, "lane", "inbound")
+    return _stats(_with_hour(hand_overs), "lane", "inbound")
 
 
 def consumer_stats(hand_overs: DataFrame) -> DataFrame:
     """By lane, consumer and hour, with `speed`: cost done in a second of work."""
-    found = _stats(hand_overs, "lane", "consumer")
+    found = _stats(_with_hour(hand_overs), "lane", "consumer")
     return found.withColumn("speed", F.when(F.col("busy_us") > 0, F.col("cost") * 1e6 / F.col("busy_us")))
 
 
 def group_stats(hand_overs: DataFrame) -> DataFrame:
-    """By lane, group and hour."""
-    return _stats(hand_overs.where(F.col("group").isNotNull()), "lane", "group")
+    """By lane, group and hour. There are nearly as many of these as hand-overs: to aggregate each part first
+    would only make more of them."""
+    of_groups = _with_hour(hand_overs.where(F.col("group").isNotNull()))
+    hashed = of_groups.withColumn(_HASH, F.xxhash64("lane", "group", "hour"))
+    return _stats(sorted_by(hashed, _HASH, "lane", "group", "day", "hour"), _HASH, "lane", "group")
 
 
 def step_ms(span_us: int) -> int:
@@ -115,13 +120,17 @@ def _percentile_columns() -> list[Column]:
 BY_HOUR: Final = {"lane_stats": lane_stats, "consumer_stats": consumer_stats, "group_stats": group_stats}
 
 
-def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
-    """What ended, by the `day` and hour in which it did, from what `work.worked` makes. `busy_us` sums up the
-    work."""
+def _with_hour(hand_overs: DataFrame) -> DataFrame:
+    """What ended, with the hour in which it did."""
     ended = hand_overs.where(F.col("ended_at").isNotNull())
+    return ended.withColumn("hour", F.date_trunc("hour", "ended_at"))
+
+
+def _stats(ended: DataFrame, *by: str) -> DataFrame:
+    """By the `day` and hour in which it ended, from what `work.worked` makes. `busy_us` sums up the work."""
+    names = [name for name in by if name != _HASH]
     return (
-        ended.withColumn("hour", F.date_trunc("hour", "ended_at"))
-        .groupBy(*by, "day", "hour")
+        ended.groupBy(*by, "day", "hour")
         .agg(
             F.count("*").alias("hand_overs"),
             *(_counted(event) for event in (Event.SETTLED, Event.FAILED, Event.TAKEN_BACK)),
@@ -132,8 +141,8 @@ def _stats(hand_overs: DataFrame, *by: str) -> DataFrame:
             *(percentiles(stage) for stage in STAGES),
         )
         .select(
-            *by, "hour", "hand_overs", "settled", "failed", "taken_back", "per_s", "bytes", "cost", "busy_us",
-            *_percentile_columns(), "day",
+            *names, "hour", "hand_overs", "settled", "failed", "taken_back", "per_s", "bytes", "cost",
+            "busy_us", *_percentile_columns(), "day",
         )
     )  # fmt: skip
 
