@@ -24,10 +24,12 @@ from dispatcher.pipeline.hand_overs import OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.order_audit import GROUP, NUMBERS, SCREENED
 from dispatcher.pipeline.pieces import ACROSS, DATE, Pieces
-from dispatcher.pipeline.ranges import RANGE, Ranges
+from dispatcher.pipeline.ranges import RANGE, Ranges, within_range
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, ReportFolder
 
-_KEY: Final = (*GROUP, "inbound", "incarnation")
+#: Incarnations before queues: in that order those of a group are counted.
+_KEY: Final = (*GROUP, "incarnation", "inbound")
+_HASH: Final = "group_hash"
 #: What is kept: the state, holes, and rows that are to be judged again, in one table; and `violations`.
 _ROWS, _VIOLATIONS = "rows", "violations"
 _STATE, _HOLES, _LEFT = "state", "holes", "left"
@@ -62,19 +64,24 @@ class Audit:
     def _write(self) -> None:
         state = self._state()
         rows = self._rows(state)
-        marked = order_audit.screened(rows, self._ranges, DATE, "is_carried").where("not is_carried")
+        marked = order_audit.screened(
+            rows, self._ranges, DATE, "is_carried", queues=self._pieces.queues
+        ).where("not is_carried")
         is_part = self._pieces.window.since_us is not None
-        marked = self._persist(order_audit.with_doubts(self._spark, marked, self._known, is_part=is_part))
+        marked = order_audit.with_doubts(self._spark, marked, self._known, is_part=is_part)
         sums = self._persist(_sums(marked))
-        both = sums if state is None else sums.unionByName(state.withColumn("is_over", F.lit(True)))
+        both = sums
+        if state is not None:
+            known = state.withColumns({"is_over": F.lit(True), _HASH: F.xxhash64(*GROUP)})
+            both = sums.unionByName(known, allowMissingColumns=True)
         self._write_violations(both)
         groups = self._persist(_groups(both))
-        holes = self._holes(marked, groups)
+        holes = self._holes(sums, groups)
         hidden = order_audit.hidden(self._spark, holes, self._gaps)
         found = order_audit.verdicts(groups, self._pieces.read("violations"), hidden)
         self._folder.write("groups", found)
         if self._pieces.is_apart:
-            self._keep(marked, both)
+            self._keep(sums, both)
 
     def _persist(self, table: DataFrame) -> DataFrame:
         self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
@@ -159,10 +166,13 @@ class Audit:
             found = found.unionByName(former.join(self._touched, [*GROUP], "left_anti"))
         self._folder.write("violations", found)
 
-    def _holes(self, marked: DataFrame, groups: DataFrame) -> DataFrame:
-        nothing = F.lit(None).cast(marked.schema["began"].dataType)
-        behind = groups.select(*GROUP, F.col("began").alias("hole_since"), nothing.alias("hole_until"))
-        found = order_audit.holes(marked).unionByName(order_audit.unended(marked)).unionByName(behind)
+    def _holes(self, sums: DataFrame, groups: DataFrame) -> DataFrame:
+        def until_ever(since: str, rows: DataFrame) -> DataFrame:
+            nothing = F.lit(None).cast(rows.schema[since].dataType).alias("hole_until")
+            return rows.select(*GROUP, F.col(since).alias("hole_since"), nothing)
+
+        unended = until_ever("open_until", sums.where("open_until is not null"))
+        found = _told_holes(sums).unionByName(unended).unionByName(until_ever("began", groups))
         if self._former is not None:
             found = found.unionByName(self._former_holes())
         return found
@@ -171,14 +181,13 @@ class Audit:
         holes = self._kept(_HOLES, *GROUP, "hole_since", "hole_until")
         return holes.join(self._stale, [*GROUP], "left_anti")
 
-    def _keep(self, marked: DataFrame, sums: DataFrame) -> None:
+    def _keep(self, sums: DataFrame, both: DataFrame) -> None:
         name = self._pieces.begin_audit()
-        over = marked.where("is_over")
-        holes = order_audit.holes(over)
+        holes = _told_holes(sums.where("is_over"))
         if self._former is not None:
             holes = holes.unionByName(self._former_holes())
-        left = marked.where((~F.col("is_over")) & (F.col(DATE) != ACROSS)).select(*SCREENED, DATE)
-        rows = _merged(sums).withColumn("kind", F.lit(_STATE))
+        left = sums.where(F.col("left").isNotNull()).select("left.*")
+        rows = _merged(both).withColumn("kind", F.lit(_STATE))
         for kind, table in (_HOLES, holes), (_LEFT, left):
             rows = rows.unionByName(table.withColumn("kind", F.lit(kind)), allowMissingColumns=True)
         self._folder.write(f"{AUDITED}/{name}/{_ROWS}", rows)
@@ -192,49 +201,73 @@ def _fingerprint() -> Column:
 
 def _sums(marked: DataFrame) -> DataFrame:
     """By group, queue, incarnation and range, and apart for ended rows: counts, and the facts that
-    `_standing` needs."""
-    is_across = F.col(DATE) == ACROSS
-    last = F.struct(F.struct(*NUMBERS).alias("numbers"), "began", "over")
+    `_standing` needs. Rows of which more must be known have a sum of their own: before which a `hole` may be,
+    which have no end (`open_until`: until when they lasted at least), or which are `left` to be judged again.
+    """
+    is_across, is_open = F.col(DATE) == ACROSS, F.col("outcome") == OPEN
+    is_left = ~F.col("is_over") & ~is_across
+    hole = F.struct(F.col("former_began").alias("hole_since"), F.col("began").alias("hole_until"))
+    is_alone = ~F.col("is_linked") | is_open | is_left
     # With hash and range a group's rows are where they were sorted.
-    return marked.groupBy("group_hash", *_KEY, RANGE, "is_over").agg(
+    key = within_range(marked, (_HASH, *_KEY))
+    # What is sorted here is as little as will do.
+    told = marked.select(
+        *key, "is_over", "because", "is_remarkable", "began", "ended", "place", "dispatched_at",
+        F.when(is_alone, F.monotonically_increasing_id()).alias("own"),
+        is_open.alias("is_open"), F.coalesce("ended_at", "dispatched_at").alias("last_at"),
+        (F.col("outcome") != Event.TAKEN_BACK).alias("has_stayed"),
+        (F.col("outcome") == Event.SETTLED).alias("is_settled"),
+        F.struct(F.struct(*NUMBERS).alias("numbers"), "began", "over").alias("last"),
+        F.when(is_across, _fingerprint()).alias("across_hash"),
+        F.when(~F.col("is_linked"), hole).alias("hole"),
+        F.when(is_open, F.col("ended")).alias("open_until"),
+        F.when(is_left, F.struct(*SCREENED, DATE)).alias("left"),
+    )  # fmt: skip
+    return told.groupBy(*key, "is_over", "own").agg(
         F.count("*").alias("hand_overs"),
-        F.sum((F.col("outcome") == OPEN).cast("bigint")).alias("open"),
+        F.sum(F.col("is_open").cast("bigint")).alias("open"),
         # Not `began`: of what was told again from the journal that is a commit's number.
         F.min("dispatched_at").alias("first_at"),
-        F.max(F.coalesce("ended_at", "dispatched_at")).alias("last_at"),
         F.min("because").alias("because"),
-        F.max("is_remarkable").alias("is_remarkable"),
-        F.max("began").alias("began"),
-        F.max("ended").alias("ended"),
-        F.max("place").alias("place"),
-        F.max(order_audit.stayed()).alias("stayed"),
-        F.max(F.when(F.col("outcome") == Event.SETTLED, F.col("place"))).alias("settled"),
-        F.max(last).alias("last"),
-        F.count(F.when(is_across, 1)).alias("across"),
-        F.coalesce(F.bit_xor(F.when(is_across, _fingerprint())), F.lit(0)).alias("across_hash"),
-    ).drop("group_hash", RANGE)  # fmt: skip
+        *(F.max(name).alias(name) for name in ("last_at", "is_remarkable", "began", "ended", "place")),
+        F.max("last").alias("last"),
+        F.max(F.when(F.col("has_stayed"), F.col("place"))).alias("stayed"),
+        F.max(F.when(F.col("is_settled"), F.col("place"))).alias("settled"),
+        F.count("across_hash").alias("across"),
+        F.coalesce(F.bit_xor("across_hash"), F.lit(0)).alias("across_hash"),
+        *(F.max(name).alias(name) for name in ("hole", "open_until", "left")),
+    ).drop(RANGE, "own")  # fmt: skip
+
+
+def _told_holes(sums: DataFrame) -> DataFrame:
+    """Between which hand-overs of a group one may be missing: those whose numbers do not follow each other.
+    Of a group's first one the beginning is null."""
+    return sums.where("hole is not null").select(*GROUP, "hole.*")
 
 
 def _merged(sums: DataFrame) -> DataFrame:
     """One row for each key, of the ended rows."""
     return (
         sums.where("is_over")
-        .groupBy(*_KEY)
+        .groupBy(_HASH, *_KEY)
         .agg(*(merge(name).alias(name) for name, merge in _MERGED.items()))
+        .drop(_HASH)
     )
 
 
 def _groups(sums: DataFrame) -> DataFrame:
     """One row for each group; `began` is when the last of its hand-overs did."""
-    return sums.groupBy(*GROUP).agg(
-        F.sum("hand_overs").alias("hand_overs"),
-        F.countDistinct("incarnation").alias("incarnations"),
-        F.sum("open").alias("open"),
-        F.min("first_at").alias("first_at"),
-        F.max("last_at").alias("last_at"),
-        F.min("because").alias("because"),
-        F.max("began").alias("began"),
-    )
+
+    def added(rows: DataFrame, *by: str) -> DataFrame:
+        return rows.groupBy(_HASH, *by).agg(
+            *(F.sum(name).alias(name) for name in ("hand_overs", "open")),
+            *(F.min(name).alias(name) for name in ("first_at", "because")),
+            *(F.max(name).alias(name) for name in ("last_at", "began")),
+            *([F.count("incarnation").alias("incarnations")] if "incarnation" not in by else []),
+        )
+
+    # First by incarnation, which are in order: to have them counted apart takes twice as many steps.
+    return added(added(sums, *GROUP, "incarnation"), *GROUP).drop(_HASH)
 
 
 def _standing(state: DataFrame, rows: DataFrame) -> DataFrame:

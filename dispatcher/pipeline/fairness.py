@@ -21,7 +21,7 @@ from dispatcher.pipeline.gaps import END_OF_TIME_US
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
 from dispatcher.pipeline.lifecycle import WAITING
-from dispatcher.pipeline.ranges import BEFORE, RANGE, Ranges, largest, without_copies
+from dispatcher.pipeline.ranges import BEFORE, Ranges, largest, within_range, without_copies
 from dispatcher.pipeline.report_folder import arrow_table
 
 #: A pool's queues are compared by whole seconds.
@@ -139,7 +139,7 @@ def with_pool(
     if any(_is_alone(each.options) for each in known):
         group = ("lane", "turn", "group")
         alone = ranges.cut(alone, group, [F.col("until_us")], largest(group, "until_us", "ended_us"))
-        earlier = Window.partitionBy(*group, RANGE).orderBy("until_us").rangeBetween(*BEFORE)
+        earlier = Window.partitionBy(*within_range(alone, group)).orderBy("until_us").rangeBetween(*BEFORE)
         alone = without_copies(alone.withColumn("free_us", F.max("ended_us").over(earlier)))
     else:
         alone = alone.withColumn("free_us", free_us)

@@ -38,7 +38,17 @@ _HAND: Final = (
 
 def block() -> Column:
     """Which part of the table a message is in."""
-    return F.concat_ws("-", "arrival_epoch", F.floor(F.col("arrival") / _BLOCK).cast("bigint"))
+    return block_of(block_number())
+
+
+def block_of(number: Column | str) -> Column:
+    """The name of the part with this `block_number`."""
+    return F.concat_ws("-", "arrival_epoch", number)
+
+
+def block_number() -> Column:
+    """Of a message among those of its epoch."""
+    return F.floor(F.col("arrival") / _BLOCK).cast("bigint")
 
 
 def is_about() -> Column:

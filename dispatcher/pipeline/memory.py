@@ -22,7 +22,7 @@ from dispatcher.pipeline.ledger_files import Found, LedgerFile, Stamp
 from dispatcher.pipeline.report_folder import LAYOUT, MEMORY
 
 #: Of the kept results, and of how they are computed.
-VERSION: Final = 6
+VERSION: Final = 7
 
 
 @dataclass
@@ -35,6 +35,7 @@ class Piece:
     facts: list[dict[str, Any]] = field(default_factory=list)  # records of leaderships
     days: list[str] = field(default_factory=list)  # UTC days on which its hand-overs ended
     blocks: list[str] = field(default_factory=list)  # of messages (`lifecycle.block`)
+    queues: list[list[Any]] = field(default_factory=list)  # lanes and inbound queues
 
 
 @dataclass

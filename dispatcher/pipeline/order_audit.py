@@ -8,7 +8,7 @@ hand-over that broke a rule, with the one against which it did. A group with ver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -21,7 +21,16 @@ from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap
 from dispatcher.pipeline.hand_overs import MESSAGE, OPEN, gap_spans, instant
 from dispatcher.pipeline.leaderships import COUNTER_SHIFT, GROUPS_MOVING, RecordedLeadership
 from dispatcher.pipeline.ledger_reading import micros
-from dispatcher.pipeline.ranges import BEFORE, IS_COPY, RANGE, Leading, Ranges, leading, without_copies
+from dispatcher.pipeline.ranges import (
+    BEFORE,
+    RANGE,
+    Leading,
+    Ranges,
+    leading,
+    originals,
+    within_range,
+    without_copies,
+)
 
 GROUP: Final = ("lane", "group")
 KEPT, VIOLATED, UNKNOWN = "kept", "violated", "unknown"
@@ -39,6 +48,11 @@ SCREENED: Final = (
     "dispatched_at", "ended_at", "hands_over", "over", "is_shared",
 )  # fmt: skip
 _SO_FAR: Final = (Window.unboundedPreceding, Window.currentRow)
+_QUEUE: Final = "queue_number"
+#: By lane, all inbound queues of its hand-overs; of several ones none knows more than the others.
+Queues = Mapping[str, Sequence[str | None]]
+#: Of a lane with more queues rows are sorted by queue, too.
+QUEUES_MAX: Final = 8
 
 
 def judged(hand_overs: DataFrame) -> DataFrame:
@@ -58,13 +72,15 @@ def _by_numbers() -> list[Column]:
     return [F.col(name) for name in NUMBERS]
 
 
-def screened(found: DataFrame, ranges: Ranges, *kept: str) -> DataFrame:
+def screened(found: DataFrame, ranges: Ranges, *kept: str, queues: Queues | None = None) -> DataFrame:
     """Each hand-over of `judged`, without the evidence, and with the facts from its group's rows before it:
     `is_remarkable`, `is_linked`; `is_over`: it has ended, and so have all before it; `is_repeated`: its
     message was settled before; `is_headless`: it is the first of its epoch, and its number is not 1.
 
-    A row that stands for several (`audit_state`) says the same to those behind it as these would. Rows that
-    were judged together have the same RANGE."""
+    `is_remarkable` may be told of more rows than break a rule. A row that stands for several (`audit_state`)
+    says the same to those behind it as these would. Where groups are cut, rows that were judged together have
+    the same RANGE."""
+    is_taken = F.col("outcome") == Event.TAKEN_BACK
     settled_place = F.when(F.col("outcome") == Event.SETTLED, F.col("place"))
     facts = (
         Leading(F.struct("ended", "incarnation"), (), ("ended", "incarnation")),
@@ -72,11 +88,11 @@ def screened(found: DataFrame, ranges: Ranges, *kept: str) -> DataFrame:
         Leading(F.when(F.col("outcome") == OPEN, True), (), ("outcome",)),
         Leading(stayed(), ("inbound",), ("outcome", "place")),
         Leading(settled_place, ("inbound",), ("outcome", "place")),
-        Leading(F.col("place"), ("inbound", "incarnation"), ("place",)),
+        Leading(F.when(is_taken, F.col("place")), ("inbound", "incarnation"), ("outcome", "place")),
     )
     found = found.select(*SCREENED, *kept)
     found = ranges.cut(found, _OF_GROUP, _by_numbers(), leading(_OF_GROUP, *facts))
-    group = (*_OF_GROUP, RANGE)
+    group = within_range(found, _OF_GROUP)
     by_group = Window.partitionBy(*group).orderBy(*NUMBERS)
     before = by_group.rowsBetween(*BEFORE)
     longest = F.max(F.struct("ended", "incarnation")).over(before)
@@ -84,17 +100,19 @@ def screened(found: DataFrame, ranges: Ranges, *kept: str) -> DataFrame:
         name: F.lag(name).over(by_group) for name in ("epoch", "group_seq", "began", "incarnation", "over")
     }
     is_over = ~F.max(F.col("outcome") == OPEN).over(by_group.rowsBetween(*_SO_FAR))
-    of_queue = Window.partitionBy(*group, "inbound").orderBy(*NUMBERS).rowsBetween(*BEFORE)
-    of_one = Window.partitionBy(*group, "inbound", "incarnation").orderBy(*NUMBERS).rowsBetween(*BEFORE)
-    steps_back = (F.max(stayed()).over(of_queue) > F.col("place")) | (
-        F.max("place").over(of_one) > F.col("place")
+    latest = _LatestOfQueue(group, queues)
+    # To the same incarnation, or to one whose bit is the same.
+    bit = F.expr("shiftleft(1L, cast(pmod(xxhash64(incarnation), 64) as int))")
+    had_before = F.bit_or(F.when(is_taken, bit)).over(before).bitwiseAND(bit) != 0
+    steps_back = (latest(stayed()) > F.col("place")) | (
+        had_before & (latest(F.when(is_taken, F.col("place"))) > F.col("place"))
     )
-    settled = F.max(settled_place).over(of_queue)
+    settled = latest(settled_place)
     begins = F.coalesce(lagged["epoch"] != F.col("epoch"), F.lit(True))
     overlaps = (longest["incarnation"] != F.col("incarnation")) & (longest["ended"] > F.col("began"))
     remarkable = overlaps | steps_back | (lagged["began"] > F.col("began"))
     linked = (lagged["epoch"] == F.col("epoch")) & (F.col("group_seq") <= lagged["group_seq"] + 1)
-    marked = found.withColumns({
+    marked = latest.numbered(found).withColumns({
         "is_remarkable": F.coalesce(remarkable, F.lit(False)) | ~_has_numbers(),
         "is_linked": F.coalesce(linked, F.lit(False)),
         "is_missing": F.coalesce(
@@ -107,7 +125,43 @@ def screened(found: DataFrame, ranges: Ranges, *kept: str) -> DataFrame:
         & ~F.coalesce(lagged["over"] <= F.col("began"), F.lit(False)),
         "is_over": is_over,
     })  # fmt: skip
-    return marked.where(~F.col(IS_COPY)).drop(IS_COPY)
+    return originals(marked).drop(_QUEUE)
+
+
+class _LatestOfQueue:
+    """The largest value of a group's rows before that are of the same queue. Where lanes have few queues,
+    each one's is told apart in the order of the group: then nothing is sorted by queues."""
+
+    def __init__(self, group: Sequence[str], queues: Queues | None) -> None:
+        self._group = group
+        most = max(map(len, queues.values()), default=0) if queues is not None else 0
+        self._queues = queues if 0 < most <= QUEUES_MAX else None
+        self._numbers = range(most)
+
+    def numbered(self, rows: DataFrame) -> DataFrame:
+        """With _QUEUE: which one of its lane's queues a row is of."""
+        others = [
+            ((F.col("lane") == lane) & F.col("inbound").eqNullSafe(F.lit(name)), nth)
+            for lane, names in (self._queues or {}).items() for nth, name in enumerate(names) if nth
+        ]  # fmt: skip
+        first = F.lit(0)
+        if others:
+            found = F.when(*others[0])
+            for each in others[1:]:
+                found = found.when(*each)
+            first = found.otherwise(first)
+        return rows.withColumn(_QUEUE, first)
+
+    def __call__(self, value: Column) -> Column:
+        if self._queues is None:
+            of_queue = Window.partitionBy(*self._group, "inbound").orderBy(*NUMBERS).rowsBetween(*BEFORE)
+            return F.max(value).over(of_queue)
+        before = Window.partitionBy(*self._group).orderBy(*NUMBERS).rowsBetween(*BEFORE)
+        found = F.lit(None)
+        for nth in self._numbers:
+            is_this = F.col(_QUEUE) == nth
+            found = F.when(is_this, F.max(F.when(is_this, value)).over(before)).otherwise(found)
+        return found
 
 
 def stayed() -> Column:
@@ -177,9 +231,10 @@ def _order_violations(found: DataFrame, ranges: Ranges) -> DataFrame:
     released = Leading(F.when(F.col("is_released"), here), ("inbound",), told)
     carry = leading(_OF_GROUP, latest, held, own, released)
     found = ranges.cut(numbered, _OF_GROUP, _by_numbers(), carry, alike=found)
+    group = within_range(found, _OF_GROUP)
 
     def leads(fact: Leading) -> Column:
-        rows = Window.partitionBy(*_OF_GROUP, RANGE, *fact.by).orderBy(*NUMBERS)
+        rows = Window.partitionBy(*group, *fact.by).orderBy(*NUMBERS)
         return F.max(fact.value).over(rows.rowsBetween(*BEFORE))
 
     behind = F.greatest(
@@ -199,7 +254,7 @@ def _overlaps(found: DataFrame, ranges: Ranges) -> DataFrame:
     order = ("began", *NUMBERS)
     places = [F.col("began.turn"), micros("began.time"), *_by_numbers()]
     found = ranges.cut(found, _OF_GROUP, places, _with_rivals_before)
-    group = (*_OF_GROUP, RANGE)
+    group = within_range(found, _OF_GROUP)
     by_group = Window.partitionBy(*group).orderBy(*order)
     marked = _with_rivals(found, group, order)
     marked = marked.withColumn("former_second", F.lag("second").over(by_group))
@@ -289,25 +344,6 @@ def _next_turn(leadership: RecordedLeadership, leaderships: Iterable[RecordedLea
         each.turn for each in leaderships if each.lane == leadership.lane and each.turn > leadership.turn
     ]
     return min(later, default=leadership.turn + 2)
-
-
-def holes(marked: DataFrame) -> DataFrame:
-    """Between which hand-overs of a group one may be missing: those whose numbers do not follow each other.
-    Of a group's first one the beginning is null."""
-    return marked.where("not is_linked").select(
-        *GROUP, F.col("former_began").alias("hole_since"), F.col("began").alias("hole_until")
-    )
-
-
-def unended(marked: DataFrame) -> DataFrame:
-    """The same for hand-overs without an end, behind which anything may have happened."""
-    return marked.where(F.col("outcome") == OPEN).select(
-        *GROUP, F.col("ended").alias("hole_since"), _nothing(marked).alias("hole_until")
-    )
-
-
-def _nothing(marked: DataFrame) -> Column:
-    return F.lit(None).cast(marked.schema["began"].dataType)
 
 
 def hidden(spark: SparkSession, holes: DataFrame, gaps: list[Gap]) -> DataFrame | None:

@@ -32,7 +32,16 @@ from dispatcher.pipeline.hand_overs import (
 from dispatcher.pipeline.leaderships import RecordedLeadership, extents, fact, leaderships
 from dispatcher.pipeline.ledger_files import Found
 from dispatcher.pipeline.ledger_reading import fact_rows, read_records, within
-from dispatcher.pipeline.lifecycle import UNDECIDED, WAITING, block, is_about, lifecycle, with_durations
+from dispatcher.pipeline.lifecycle import (
+    UNDECIDED,
+    WAITING,
+    block,
+    block_number,
+    block_of,
+    is_about,
+    lifecycle,
+    with_durations,
+)
 from dispatcher.pipeline.memory import Memory, digest, pieces_of
 from dispatcher.pipeline.report_folder import AUDITED, HAND_OVERS, KEPT, RECORDS, ReportFolder
 
@@ -77,6 +86,7 @@ class Pieces:
         self.reused = sorted(self._memory.pieces)
         self._persisted: list[DataFrame] = []
         self._across: dict[str, dict[str, str]] = {"days": {}, "blocks": {}}
+        self._queues_across: set[tuple[str, str | None]] = set()
         records = self._read_ledger()
         hands = self._whole(records)
         self._schemas = {RECORDS: records.schema, HAND_OVERS: hands.schema}
@@ -197,36 +207,47 @@ class Pieces:
             self._persisted.pop().unpersist()
 
     def _remember(self) -> None:
-        """Which days and blocks each piece reaches over, and what the hand-overs across dates are like."""
+        """Which days, blocks and queues each piece reaches over, and what the hand-overs across dates are
+        like."""
         hands = self.read(HAND_OVERS)
         across = hands.where(F.col(DATE) == ACROSS)
         columns = [name for name in across.columns if name != DATE]
-        across = across.select(DATE, *_places(), F.xxhash64(*columns).cast("decimal(20,0)").alias("hash"))
-        rows = across
+        hashed = F.xxhash64(*columns).cast("decimal(20,0)").alias("hash")
+        rows = across.select(*_numbered(), hashed)
         if self._is_apart:
             mine = F.col(DATE).isin(self.computed)
             never = F.lit(None).cast("timestamp")
             about = self.all_records.where(is_about() & mine).withColumn("ended_at", never)
             for found in hands.where(mine), about:
-                rows = rows.unionByName(found.select(DATE, *_places()), allowMissingColumns=True)
-        counted = rows.groupBy(DATE, "day", "block").agg(F.count("*"), F.sum("hash")).collect()
-        places: dict[str, tuple[set[str], set[str]]] = {date: (set(), set()) for date in self._new}
-        for date, day, part, *_ in counted:
-            if date != ACROSS:
-                for known, place in zip(places[date], (day, part), strict=True):
-                    known |= {place} - {None}
+                rows = rows.unionByName(found.select(*_numbered()), allowMissingColumns=True)
+        counted = (
+            rows.groupBy(DATE, "lane", "inbound", "on", "arrival_epoch", "nth")
+            .agg(F.count("*").alias("rows"), F.sum("hash").alias("hashes"))
+            .select(DATE, "lane", "inbound", F.col("on").cast("string"), block_of("nth"), "rows", "hashes")
+            .collect()
+        )
+        found_in: dict[str, tuple[set[str], set[str]]] = {date: (set(), set()) for date in self._new}
+        for date, lane, inbound, day, part, *_ in counted:
+            if date == ACROSS:
+                self._queues_across.add((lane, inbound))
+                continue
+            days, blocks = found_in[date]
+            days |= {day} - {None}
+            blocks.add(part)
+            if [lane, inbound] not in self._new[date].queues:
+                self._new[date].queues.append([lane, inbound])
         if self._is_apart:
             for date, piece in self._new.items():
-                piece.days, piece.blocks = map(sorted, places[date])
+                piece.days, piece.blocks = map(sorted, found_in[date])
             self._memory.pieces.update(self._new)
         self._memory.save()
-        self._digest_across([tuple(row)[1:] for row in counted if row[0] == ACROSS])
+        self._digest_across([tuple(row)[3:] for row in counted if row[0] == ACROSS])
 
     def _digest_across(self, counted: list[tuple[Any, ...]]) -> None:
         """By day and block: how many there are, and the sum of their hashes."""
         alone = "" if self._is_apart else uuid4().hex  # of all dates together nothing is used again
-        for day, block_of, *counts in sorted(counted, key=str):
-            for name, part in ("days", day), ("blocks", block_of):
+        for day, block_name, *counts in sorted(counted, key=str):
+            for name, part in ("days", day), ("blocks", block_name):
                 if part is not None:
                     former = self._across[name].get(part, "")
                     self._across[name][part] = digest([former, *counts, alone])
@@ -237,6 +258,15 @@ class Pieces:
     def is_apart(self) -> bool:
         """Whether dates can be told apart, so that results for some may be used again."""
         return self._is_apart
+
+    @property
+    def queues(self) -> dict[str, list[str | None]]:
+        """By lane, the inbound queues of all hand-overs."""
+        told = {(lane, inbound) for piece in self._memory.pieces.values() for lane, inbound in piece.queues}
+        found: dict[str, list[str | None]] = {}
+        for lane, inbound in sorted(told | self._queues_across, key=str):
+            found.setdefault(lane, []).append(inbound)
+        return found
 
     @property
     def audited(self) -> str | None:
@@ -367,6 +397,12 @@ class Pieces:
     def read(self, name: str) -> DataFrame:
         """A table of the report."""
         return self._in_one_part(self._folder.read(self._spark, name, self._schemas.get(name)))
+
+
+def _numbered() -> list[Column | str]:
+    """What `_places` are the names of: to name them takes longer than to read the rows."""
+    nth = block_number().alias("nth")
+    return [DATE, "lane", "inbound", F.to_date("ended_at").alias("on"), "arrival_epoch", nth]
 
 
 def _places() -> tuple[Column, Column]:

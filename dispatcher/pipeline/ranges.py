@@ -47,19 +47,18 @@ class Ranges:
         self, rows: DataFrame, of: Sequence[str], order: Sequence[Column], carry: Carry,
         alike: DataFrame | None = None,
     ) -> DataFrame:  # fmt: skip
-        """The rows with RANGE and IS_COPY, and the copies, which RANGE belongs to as it does to `of`.
+        """The rows with RANGE and IS_COPY, and the copies; without these where no window is cut.
 
         `of`: the columns by which the window has partitions. `order`: its order, as whole numbers. Rows with
         nulls in all of `order` stay together. `alike`: the same rows with at least these columns, where they
         take less time to make.
         """
-        plain = rows.withColumns({RANGE: F.lit(0), IS_COPY: F.lit(False)})
         if not self._has_many:
-            return plain
+            return rows
         place = F.array(*(each.cast("bigint") for each in order))
         cuts = _cuts(rows if alike is None else alike, of, place, self._rows).toArrow()
         if not cuts.num_rows:
-            return plain
+            return rows
         if alike is not None:
             rows = _planned_alone(rows)
         most = max(len(each) for each in cuts["cuts"])
@@ -114,9 +113,20 @@ def _planned_alone(table: DataFrame) -> DataFrame:
     return table.localCheckpoint(eager=False)
 
 
+def within_range(rows: DataFrame, of: Sequence[str]) -> tuple[str, ...]:
+    """The columns by which a window over rows that `cut` has made has partitions. A range that is the same
+    for all rows would hide from Spark that they are in order."""
+    return (*of, RANGE) if RANGE in rows.columns else (*of,)
+
+
+def originals(rows: DataFrame) -> DataFrame:
+    """Without copies; with RANGE, if anything was cut."""
+    return rows.where(~F.col(IS_COPY)).drop(IS_COPY) if IS_COPY in rows.columns else rows
+
+
 def without_copies(rows: DataFrame) -> DataFrame:
     """As they were before they were cut."""
-    return rows.where(~F.col(IS_COPY)).drop(IS_COPY, RANGE)
+    return originals(rows).drop(RANGE)
 
 
 def _most(fact: Leading) -> Column:

@@ -30,10 +30,11 @@ def worked(hand_overs: DataFrame, ranges: Ranges, *apart: str) -> DataFrame:
     found = hand_overs.withColumn("told_us", told_us)
     found = ranges.cut(found, consumer, [F.col("told_us")], largest(consumer, "told_us"))
     # Nothing is asked of the others: they need not be together.
-    place = F.when(F.col("told_us").isNull(), -1 - F.pmod("seq", F.lit(_OTHERS))).otherwise(F.col(RANGE))
+    known = F.col(RANGE) if RANGE in found.columns else F.lit(0)
+    place = F.when(F.col("told_us").isNull(), -1 - F.pmod("seq", F.lit(_OTHERS))).otherwise(known)
     found = found.withColumn(RANGE, place)
-    together = Window.partitionBy(*consumer, RANGE, "told_us")
-    before = Window.partitionBy(*consumer, RANGE).orderBy("told_us").rangeBetween(*BEFORE)
+    by_time = Window.partitionBy(*consumer, RANGE).orderBy("told_us")
+    together, before = by_time.rangeBetween(0, 0), by_time.rangeBetween(*BEFORE)
     since = F.greatest(F.max("told_us").over(before), F.min(micros("dispatched_at")).over(together))
     busy = F.greatest(F.col("told_us") - since, F.lit(0)) / F.count("*").over(together)
     is_known = (

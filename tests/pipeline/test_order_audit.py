@@ -5,8 +5,12 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from bench.pipeline.ledger import LANES
+from dispatcher.pipeline.order_audit import QUEUES_MAX, judged, screened
+from dispatcher.pipeline.ranges import Ranges
+from dispatcher.pipeline.report_folder import HAND_OVERS, ReportFolder
 from dispatcher.pipeline.summary import as_text
 from tests.pipeline.conftest import Everything, Report
 from tests.pipeline.planted_violations import Violation
@@ -77,3 +81,16 @@ def test_every_pair_compared_by_another_engine_says_the_same(everything: Everyth
     engine = duckdb.connect()
     engine.register("hand_overs", table.filter(pc.is_in(table["lane"], pa.array(lanes))))
     assert set(engine.execute(PAIRS, [files]).fetchall()) == expected
+
+
+def test_many_queues_of_a_lane_say_the_same_as_few(spark: SparkSession, everything: Everything) -> None:
+    rows = judged(ReportFolder(everything.report.folder).read(spark, HAND_OVERS))
+    queues: dict[str, list[str | None]] = {}
+    for row in rows.select("lane", "inbound").distinct().collect():
+        queues.setdefault(row["lane"], []).append(row["inbound"])
+    assert 1 < max(map(len, queues.values())) <= QUEUES_MAX
+    many = queues | {"another": [str(n) for n in range(QUEUES_MAX + 1)]}
+    told = [screened(rows, Ranges(0), queues=each).collect() for each in (queues, many)]
+    assert sorted(map(str, told[0])) == sorted(map(str, told[1]))
+    for fact in "is_remarkable", "is_repeated":
+        assert any(row[fact] for row in told[0]), fact

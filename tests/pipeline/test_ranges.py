@@ -65,7 +65,7 @@ def test_few_rows_lie_together_and_windows_say_what_whole_ones_do(spark: SparkSe
     found = without_copies(plain.withColumn("most", most))
     assert found.exceptAll(judged(rows).drop("former").select(*found.columns)).isEmpty()
     uncut = Ranges(100, 100).cut(rows, ["group"], order, largest(["group"]))
-    assert uncut.select(RANGE).distinct().count() == 1
+    assert RANGE not in uncut.columns
 
 
 @pytest.mark.slow
