@@ -23,11 +23,20 @@ from dispatcher.wire.protocol import Begun, Heartbeat, Marker, Settle
 
 
 class _Told(NamedTuple):
-    """What a consumer has said that it has begun, and how many hand-overs were committed before the leader
-    heard that."""
+    """What a consumer has said that it has begun, in its latest settle and in its latest heartbeat: these
+    take different ways, and the older one may be heard last."""
 
-    begun: Begun
-    after: int
+    begun: dict[type, Begun]
+    after: int  # so many hand-overs were committed before the leader heard the latter of the two
+
+    def names(self, seq: int) -> bool:
+        return any(first <= seq <= last for begun in self.begun.values() for first, last in begun.ranges)
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many it processes at a time; None: it does not say that each time."""
+        limits = [begun.concurrency for begun in self.begun.values()]
+        return None if None in limits else max(filter(None, limits))
 
 
 class _Death(NamedTuple):
@@ -80,8 +89,10 @@ class PoisonChecker(Checker):
             if kind is Settle or kind is Heartbeat:
                 assert isinstance(event, Settle | Heartbeat)
                 if event.begun is not None:
-                    told = _Told(event.begun, self._count)
-                    self._heard.setdefault(process, {})[event.incarnation] = told
+                    heard = self._heard.setdefault(process, {})
+                    former = heard.get(event.incarnation)
+                    begun = {**(former.begun if former is not None else {}), kind: event.begun}
+                    heard[event.incarnation] = _Told(begun, self._count)
             elif kind is Marker:
                 assert isinstance(event, Marker)
                 last = self._heard.get(process, _NOTHING).get(event.incarnation)
@@ -118,7 +129,7 @@ class PoisonChecker(Checker):
         if death is None or found is None or life.is_let_go_by(incarnation) or incarnation in self._evicted:
             return False
         _, own = found
-        if death.told is not None and _includes(death.told.begun, own.seq):
+        if death.told is not None and death.told.names(own.seq):
             return True
         ahead = [to for _, to in death.held if to.seq < own.seq]
         if death.told is None and self._groups_stay:  # it may have begun the first one of each group
@@ -137,16 +148,17 @@ class PoisonChecker(Checker):
         told = death.told
         if self._evicted.get(incarnation) == death.leaderships == self.world.history.leaderships:
             return False  # C-9
-        is_begun = told is not None and _includes(told.begun, own.seq)
+        is_begun = told is not None and told.names(own.seq)
         if is_begun or death.leaderships != self.world.history.leaderships:
             return True
         ahead = [to for _, to in death.held if to.seq < own.seq and self._surely_has(incarnation, to)]
         if own.group is not None and any(to.group == own.group for to in ahead):
             return False  # it is not the first of its group
-        if told is None or told.begun.concurrency is None or told.after < number:
+        limit = told.concurrency if told is not None else None
+        if told is None or limit is None or told.after < number:
             return True
-        begun = {_head_of(to) for _, to in death.held if _includes(told.begun, to.seq)}
-        return len({_head_of(to) for to in ahead} - begun) < told.begun.concurrency
+        begun = {_head_of(to) for _, to in death.held if told.names(to.seq)}
+        return len({_head_of(to) for to in ahead} - begun) < limit
 
     def _deaths_at_most(self, life: Life) -> int:
         """How many of its hand-overs so far may count."""
@@ -222,7 +234,3 @@ def _head_of(to: DispatchFact) -> bytes | int:
 
 def _seq(at: tuple[int, DispatchFact]) -> int:
     return at[1].seq
-
-
-def _includes(begun: Begun, seq: int) -> bool:
-    return any(first <= seq <= last for first, last in begun.ranges)
