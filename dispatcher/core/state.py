@@ -169,7 +169,7 @@ class LaneState(SharedFacts):
 
     def window_filled(self, group: Group) -> None:
         """As much of the group is out as may be: list nothing more of it, and call nothing back for it."""
-        if group.backlogs is not None or group.demand is not None:
+        if group.backlogs is not None or group.demand is not None or self.parking.default_route:
             self.relist_backlogs(group)
 
     def list_backlog(self, backlog: Backlog) -> None:

@@ -210,6 +210,21 @@ def test_w3_also_when_all_that_waits_of_it_is_parked() -> None:
     assert group.window == 1
 
 
+def test_w3_also_when_redis_has_forgotten_whose_messages_are_parked() -> None:
+    """All that is known of the group is out, and what else is parked of it nobody knows."""
+    clause("W-3", "its window is 1")
+    bench = ParkingBench(group_window=GroupWindow(2, None), park_after_ms=1_000)
+    bench.arrive("a1", "a2", "b1", "b2")
+    bench.run(1_000)
+    bench.fail_over(forget=True)
+    bench.join("one", prefetch=3)
+    bench.run(30_000)
+    group = bench.lane.state.groups[b"a"]
+    assert bench.lane.state.parking.default_route, "b2 waits for room"
+    assert group.in_flight == 2
+    assert group.window == 1
+
+
 def _stands_still(*, look_ahead: int = 60, **options: Any) -> ParkingBench:
     """One message of `a` is out for longer than usual, and three wait behind it."""
     bench = ParkingBench(

@@ -102,7 +102,7 @@ class GroupWindows(Feature):
 
     def _changed(self, group: Group) -> None:
         """All its waiting messages may be parked: then its window holds no backlog back."""
-        if group.route and group.in_flight >= group.window:
+        if group.in_flight >= group.window and self._state.parking.route(group):
             self._is_full(group)
 
     def _is_full(self, group: Group) -> None:
