@@ -145,9 +145,9 @@ class _Way:
         if await self._keep(placed) and await self._lead():
             return False
         before = await self._led_now()
-        await _delete(self._link, self._names.exchange)
         result = "nothing changed" if before else "publishes are still refused"
         try:
+            await _delete(self._link, self._names.exchange)
             if left := await self._until_empty(ask_leader, timeout_ms):
                 raise CommandRefused(f"not empty within {format_duration(timeout_ms)}, so {result}: {left}")
         except BaseException as problem:
@@ -279,15 +279,19 @@ class _Way:
         return await self._declare_leading(self._names.exchange, self._ring, durable=False)
 
     async def _lead_back(self, anew: OpenLink) -> None:
-        """Also if the connection is lost: RabbitMQ ends it when somebody reads a queue that has no leader."""
-        if not self._link.closed.done():
+        """Also if the connection is lost: RabbitMQ ends it when somebody reads a queue that has no leader.
+        Raises CommandRefused."""
+        with contextlib.suppress(BrokerUnavailable):
             await self._lead()
             return
-        self._link = await anew()
         try:
-            await self._lead()
-        finally:
-            await self._link.close()
+            self._link = await anew()
+            try:
+                await self._lead()
+            finally:
+                await self._link.close()
+        except BrokerUnavailable as lost:
+            raise CommandRefused(f"{self._path}: publishes are still refused: {lost}") from lost
 
     async def _lead_anew(self, placed: str) -> bool:
         """Once all former shards are empty. False: somebody else has led producers meanwhile.

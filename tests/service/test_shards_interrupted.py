@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dispatcher.amqp.link import Link
-from dispatcher.amqp.methods import BasicConsume, ExchangeDelete, QueueDeclare
-from dispatcher.errors import BrokerUnavailable, ConfigurationError
+from dispatcher.amqp.methods import BasicConsume, ExchangeDeclare, ExchangeDelete, QueueDeclare
+from dispatcher.errors import BrokerUnavailable, CommandRefused, ConfigurationError
 from dispatcher.service.shards import _remains, change_shards, open_shards
 from dispatcher.service.topology import exchange_exists
 from dispatcher.settings import LaneSettings
@@ -44,6 +44,26 @@ class Interrupted(Link):
 async def _killed() -> Link:
     """As the whole command is."""
     raise BrokerUnavailable("killed")
+
+
+class Lost(Link):
+    """It ends behind the end of this exchange, or else before somebody makes it."""
+
+    exchange = ""
+    is_lost_behind_end = True
+
+    def call(self, channel: int, method: Any) -> Any:
+        is_end = isinstance(method, ExchangeDelete) and method.exchange == self.exchange
+        if is_end and self.is_lost_behind_end:
+            return self._end(super().call(channel, method))
+        if isinstance(method, ExchangeDeclare) and method.exchange == self.exchange and not method.passive:
+            self.abort()
+        return super().call(channel, method)
+
+    async def _end(self, answer: Awaitable[Any]) -> None:
+        await answer
+        self.abort()
+        raise BrokerUnavailable("lost")
 
 
 @contextlib.asynccontextmanager
@@ -142,14 +162,21 @@ class Way:
                 link.abort()
 
             link.happens, link.before = end, at
-            with contextlib.suppress(BrokerUnavailable):
+            with contextlib.suppress(BrokerUnavailable, CommandRefused):
                 await change_shards(
                     link, self.lane(3), self._names.prefix, _has_nothing, timeout_ms=60_000, anew=_killed
                 )
             return at - link.before
 
+    @property
+    def exchange(self) -> str:
+        return self._names.exchange
+
+    async def leads(self) -> bool:
+        return await exchange_exists(self._link, self.exchange)
+
     async def publish(self) -> None:
-        if await exchange_exists(self._link, self._names.exchange):
+        if await self.leads():
             for group in range(GROUPS):
                 self._client.send(QUEUE, b"%d" % group, f"{group}", exchange=self._names.exchange)
             await self._client.confirmed()
@@ -191,6 +218,25 @@ async def test_a_change_that_is_cut_short_anywhere_leaves_each_group_in_one_shar
                 await way.open(configured)
             await way.publish()
         assert await way.groups_are_whole(), (at, steps)
+
+
+@pytest.mark.parametrize("is_lost_behind_end", [True, False])
+async def test_a_change_leads_producers_back_wherever_its_connection_ends(
+    bench: Bench, way: Way, is_lost_behind_end: bool
+) -> None:
+    """If it can't, the command says so."""
+    for anew in (partial(Link.open, bench.rabbitmq, name="anew", on_events=_nothing), _killed):
+        await way.publish()
+        link = await Lost.open(bench.rabbitmq, name="lost", on_events=_nothing)
+        link.exchange, link.is_lost_behind_end = way.exchange, is_lost_behind_end
+        with pytest.raises(CommandRefused):
+            await change_shards(
+                link, way.lane(3), bench.vhost.redis_prefix, _has_nothing, timeout_ms=500, anew=anew
+            )
+        assert await way.leads() is (anew is not _killed)
+    await way.open(2)
+    await way.publish()
+    assert await way.groups_are_whole()
 
 
 @pytest.mark.parametrize("configured", [2, 3])
