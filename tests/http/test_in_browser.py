@@ -287,6 +287,12 @@ async def test_the_shards_of_a_lane_are_shown_together(browser: Browser, bench: 
     assert {name: facts[name] for name in ("shards", "led here", "held here", "groups")} == {
         "shards": "3", "led here": "2", "held here": "3", "groups": "3",
     }  # fmt: skip
+    for number in (1, 2):
+        await client.delete(bench.names(f"spread@{number}").dead)
+    await eventually(lambda: {bench.status(f"spread@{n}")["dead_letters"] for n in (1, 2)} == {None})
+    await page.visit("shards/spread")
+    await page.has_cells("spread@1")
+    assert (await page.ask(FACTS))["dead letters"] == "–"
     for scheme in ("light", "dark"):
         await page.visit("shards/spread", scheme=scheme, **PHONE)
         await page.has_cells("spread@1")

@@ -26,15 +26,17 @@ export function wholeLanes(lanes) {
 /** All shards of a lane: what those that are led here have together, and a row for each. */
 export function shardsBody(shards, samples) {
   const led = shards.filter(shard => shard.status);
-  const sum = value => led.reduce((total, shard) => total + (value(shard) ?? 0), 0);
+  const sum = value => {
+    const known = led.map(value).filter(each => each !== null && each !== undefined);
+    return known.length ? known.reduce((total, each) => total + each, 0) : null;
+  };
   const settled = shard => samples?.lanes[shard.lane]?.settled_per_s.at(-1);
-  const known = led.map(settled).some(value => value !== null && value !== undefined);
   return [
     facts([
       ["shards", count(shards.length)],
       ["led here", count(led.length)],
       ...(led.length ? [
-        ["settled", rate(known ? sum(settled) : null)],
+        ["settled", rate(sum(settled))],
         ["groups", count(sum(shard => shard.status.groups))],
         ["held here", count(sum(shard => shard.status.held))],
         ["in flight", count(sum(shard => shard.status.in_flight))],
