@@ -31,6 +31,8 @@ GROUPS: Final = tuple(f"g{number}" for number in range(30))
 #: Three missing ones, and a consumer gets no new groups.
 MISSING_HEARTBEATS: Final = 3
 LEAVE_S: Final = 15.0
+#: Of new groups, until a consumer has its hands full.
+ROUNDS_MAX: Final = 30
 
 
 async def joins_and_works(stage: Stage) -> None:
@@ -324,8 +326,7 @@ async def hold_one(stage: Stage) -> Program:
     """
     program = stage.programs[CONSUMERS[0]]
     stage.holds = lambda called, _: called is program
-    has_hands_full = False
-    while not has_hands_full:
+    for _ in range(ROUNDS_MAX):
         sent = await stage.publish(stage.new_groups(len(GROUPS)), 3)
 
         def others_are_through(sent: list[MessageKey] = sent) -> bool:
@@ -335,8 +336,9 @@ async def hold_one(stage: Stage) -> Program:
         await stage.until(
             lambda: len(program.open) == CONCURRENCY or others_are_through(), "a consumer with its hands full"
         )
-        has_hands_full = len(program.open) == CONCURRENCY
-    return program
+        if len(program.open) == CONCURRENCY:
+            return program
+    raise SceneFailed(f"{program.consumer} got hardly any of {ROUNDS_MAX * len(GROUPS)} new groups")
 
 
 def open_calls(stage: Stage) -> int:
