@@ -56,7 +56,6 @@ class DeliveryPass:
                 return True
             ring = inbound.ring
             source = ring[0]
-            source.served_at = inbound.dispatched
             if len(ring) > 1:
                 ring.rotate(-1)
             if type(source) is ConsumerSource:

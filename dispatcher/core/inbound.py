@@ -23,13 +23,12 @@ SIZES_REMEMBERED: Final = 64
 class UnownedSource:
     """Groups without an owner that have messages in one inbound queue, in turn."""
 
-    __slots__ = ("backlogs", "in_ring", "pool", "served_at")
+    __slots__ = ("backlogs", "in_ring", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False
-        self.served_at = 0
 
     def head(self) -> Original | None:
         """The first message of the next free group, or None: no consumer has credit, or nothing waits."""
@@ -41,13 +40,12 @@ class UnownedSource:
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("in_ring", "messages", "pool", "served_at")
+    __slots__ = ("in_ring", "messages", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.messages: Any = deque()  # of Original; or what looks like it: optional/group_limit.py
         self.in_ring = False
-        self.served_at = 0
 
     def head(self) -> Original | None:
         if not self.pool:
@@ -62,6 +60,16 @@ class UngroupedSource:
     def is_at_limit(self) -> bool:
         """Messages wait only for others of their ids to be settled."""
         return False
+
+
+Source = ConsumerSource | UnownedSource | UngroupedSource
+
+
+def _comes_before(source: Source, other: Source) -> bool:
+    if type(source) is type(other):  # consumers take turns
+        return False
+    ours, theirs = source.head(), other.head()
+    return ours is not None and theirs is not None and ours.arrival < theirs.arrival
 
 
 class Inbound:
@@ -79,7 +87,7 @@ class Inbound:
         self.weight = weight  # its quantum: what a turn adds to the deficit
         self.deficit = 0
         #: Sources that may have an eligible message.
-        self.ring: deque[ConsumerSource | UnownedSource | UngroupedSource] = deque()
+        self.ring: deque[Source] = deque()
         self.unowned = UnownedSource(pool)
         self.ungrouped = UngroupedSource(pool)
         self.waiting = 0
@@ -100,13 +108,13 @@ class Inbound:
 
     # -- its sources --
 
-    def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
-        """Let the delivery pass look at this source again: before those that were served after it. For the
-        one that is served takes the place that a consumer has for a source of its own and for those in
-        common, and the others leave the ring."""
+    def enlist(self, source: Source) -> None:
+        """Let the delivery pass look at this source again: if only one message can go, before one of another
+        kind whose message came later. For that one is taken from the first source, and the others leave the
+        ring."""
         if not source.in_ring:
             source.in_ring = True
-            if self.ring and source.served_at < self.ring[0].served_at:
+            if self.ring and self.unowned.pool.is_full_with_one() and _comes_before(source, self.ring[0]):
                 self.ring.appendleft(source)
             else:
                 self.ring.append(source)

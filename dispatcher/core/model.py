@@ -290,13 +290,12 @@ class Group:
 class ConsumerSource:
     """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
 
-    __slots__ = ("backlogs", "consumer", "in_ring", "served_at")
+    __slots__ = ("backlogs", "consumer", "in_ring")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False  # in its inbound queue's list of sources
-        self.served_at = 0  # behind how many dispatched messages of its inbound queue
 
     def head(self) -> Original | None:
         """The next message, or None: its consumer may not receive now, or nothing waits."""
