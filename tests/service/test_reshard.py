@@ -64,9 +64,15 @@ class Flow:
         self.sent = 0  # of each group
         self.refused = 0
         self.got: dict[str, list[int]] = {}
+        #: RabbitMQ may have stored one and ended the channel, because of another one, before it confirmed it.
+        self._sent_again: set[tuple[str, int]] = set()
 
     async def handle(self, message: Message) -> None:
-        self.got.setdefault(message.group_text or "", []).append(int(message.body))
+        group, number = message.group_text or "", int(message.body)
+        of_group = self.got.setdefault(group, [])
+        if (group, number) in self._sent_again and of_group and of_group[-1] == number:
+            return
+        of_group.append(number)
 
     async def send(self) -> None:
         vhost = self._bench.vhost
@@ -82,6 +88,7 @@ class Flow:
                 await producer.send(b"%d" % self.sent, f"g{group}")
             except SendFailed:
                 self.refused += 1
+                self._sent_again.add((f"g{group}", self.sent))
             else:
                 return
 
@@ -123,7 +130,8 @@ async def test_the_order_is_kept_while_shards_become_more_and_fewer(bench: Bench
         with contextlib.suppress(asyncio.CancelledError):
             await tasks[0]
         await eventually(lambda: all(len(of_group) >= flow.sent for of_group in flow.got.values()))
-        assert all(of_group[: flow.sent] == list(range(flow.sent)) for of_group in flow.got.values())
+        for group, of_group in flow.got.items():
+            assert of_group[: flow.sent] == list(range(flow.sent)), group
         assert len(flow.got) == GROUPS
         consumer.stop()
         await tasks[1]
