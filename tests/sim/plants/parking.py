@@ -71,7 +71,7 @@ def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None
     _as_opened(session, change)
 
 
-@planted("loss", "order", "readings", seed=2578)
+@planted("loss", "order", "readings", seed=8142)
 def what_came_back_is_given_back(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue got back, and can't go now, is put into it again."""
 
