@@ -62,10 +62,10 @@ class UngroupedSource:
         return False
 
 
-Source = ConsumerSource | UnownedSource | UngroupedSource
-
-
-def _comes_before(source: Source, other: Source) -> bool:
+def _comes_before(
+    source: ConsumerSource | UnownedSource | UngroupedSource,
+    other: ConsumerSource | UnownedSource | UngroupedSource,
+) -> bool:
     if type(source) is type(other):  # consumers take turns
         return False
     ours, theirs = source.head(), other.head()
@@ -87,7 +87,7 @@ class Inbound:
         self.weight = weight  # its quantum: what a turn adds to the deficit
         self.deficit = 0
         #: Sources that may have an eligible message.
-        self.ring: deque[Source] = deque()
+        self.ring: deque[ConsumerSource | UnownedSource | UngroupedSource] = deque()
         self.unowned = UnownedSource(pool)
         self.ungrouped = UngroupedSource(pool)
         self.waiting = 0
@@ -108,7 +108,7 @@ class Inbound:
 
     # -- its sources --
 
-    def enlist(self, source: Source) -> None:
+    def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
         """Let the delivery pass look at this source again: if only one message can go, before one of another
         kind whose message came later. For that one is taken from the first source, and the others leave the
         ring."""
