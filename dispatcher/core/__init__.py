@@ -61,8 +61,7 @@ How a step runs. Handlers of events change state, and may add records and orders
 group has a backlog for each inbound queue. A backlog is in at most one source: that of the group's owner,
 or of the consumer that it is pinned to, or that of groups without an owner. `LaneState.list_backlog` puts
 it there if `eligibility` finds nothing that holds it. A source without an eligible head leaves its inbound
-queue's ring (`Inbound.ring`) until something changes for it; then it comes before a source whose message
-came later, for they may compete for the same consumer. So the delivery pass never searches: it asks
+queue's ring (`Inbound.ring`) until something changes for it. So the delivery pass never searches: it asks
 `drr` for a queue, takes that queue's next source, and dispatches the first message of the source's next
 backlog, until nothing is eligible or too many copies await the broker's confirm. A decision costs hardly
 more with more groups and consumers: the logarithm of the pool's levels.

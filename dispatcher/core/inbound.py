@@ -23,7 +23,7 @@ SIZES_REMEMBERED: Final = 64
 class UnownedSource:
     """Groups without an owner that have messages in one inbound queue, in turn."""
 
-    __slots__ = ("backlogs", "in_ring", "pool")
+    __slots__ = ("backlogs", "pool", "in_ring")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -40,7 +40,7 @@ class UnownedSource:
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("in_ring", "messages", "pool")
+    __slots__ = ("messages", "pool", "in_ring")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -60,16 +60,6 @@ class UngroupedSource:
     def is_at_limit(self) -> bool:
         """Messages wait only for others of their ids to be settled."""
         return False
-
-
-def _comes_before(
-    source: ConsumerSource | UnownedSource | UngroupedSource,
-    other: ConsumerSource | UnownedSource | UngroupedSource,
-) -> bool:
-    if type(source) is type(other):  # consumers take turns
-        return False
-    ours, theirs = source.head(), other.head()
-    return ours is not None and theirs is not None and ours.arrival < theirs.arrival
 
 
 class Inbound:
@@ -109,15 +99,10 @@ class Inbound:
     # -- its sources --
 
     def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
-        """Let the delivery pass look at this source again: if only one message can go, before one of another
-        kind whose message came later. For that one is taken from the first source, and the others leave the
-        ring."""
+        """Let the delivery pass look at this source again."""
         if not source.in_ring:
             source.in_ring = True
-            if self.ring and self.unowned.pool.is_full_with_one() and _comes_before(source, self.ring[0]):
-                self.ring.appendleft(source)
-            else:
-                self.ring.append(source)
+            self.ring.append(source)
 
     def wake_common_sources(self) -> None:
         """A consumer has free capacity again: offer it the sources that have no consumer of their own."""

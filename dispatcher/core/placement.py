@@ -71,10 +71,6 @@ class Pool:
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self._turn)
 
-    def is_full_with_one(self) -> bool:
-        """Whether one message more fills all of them."""
-        return len(self._turn) == 1 and self.next_in_turn().credit == 1
-
     def add(self, consumer: Consumer) -> None:
         if consumer.pool_level < 0:
             self._turn[consumer] = None

@@ -147,30 +147,6 @@ def test_f4_groups_of_one_consumer_are_served_in_turn() -> None:
     assert sorted(names(bench.sent[2:])) == ["a2", "b2"]
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_f4_a_full_consumer_gets_what_came_first_of_its_groups_and_of_those_without_an_owner(
-    stops: bool,
-) -> None:
-    """Its place came free with each settle, and one of the two was always listed first."""
-    clause("F-4", "The one that came first goes.")
-    bench = LaneBench(stops_failed=stops)
-    bench.join("one", prefetch=1)
-    bench.arrive("a1", "a2", "b1", "a3", "c1", "d1", "a4")
-    for _ in range(6):
-        bench.settle("one", names(bench.sent)[-1])
-    assert names(bench.sent) == ["a1", "a2", "b1", "a3", "c1", "d1", "a4"]
-
-
-def test_f4_a_full_consumer_gets_what_came_first_of_its_groups_and_without_a_group() -> None:
-    clause("F-4", "and without a group. The one that came first goes.")
-    bench = LaneBench()
-    bench.join("one", prefetch=1)
-    bench.arrive("a1", "-1", "a2", "a3", "-2", "-3", "a4")
-    for _ in range(6):
-        bench.settle("one", names(bench.sent)[-1])
-    assert names(bench.sent) == ["a1", "-1", "a2", "a3", "-2", "-3", "a4"]
-
-
 def test_d1_nobody_gets_more_than_its_prefetch() -> None:
     clause("D-1", "never has more unsettled messages than its prefetch")
     bench = LaneBench("concurrent")

@@ -173,8 +173,7 @@ def test_o34_at_most_a_hundred_at_one_look() -> None:
     bench.arrive(*(f"{group}1" for group in groups))
     bench.settle("one", *(f"{group}1" for group in groups))
     bench.join("one", prefetch=1, n=2)
-    bench.arrive("a1")
-    bench.arrive(*(f"{group}2" for group in groups))
+    bench.arrive("a1", *(f"{group}2" for group in groups))
     bench.join("two", prefetch=1_000)
     looks = [len(wait(bench, LOOK_MS)) for _ in range(8)]
     assert max(looks) == 100
