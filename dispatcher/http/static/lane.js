@@ -36,14 +36,21 @@ export function lanePaths({ lane, list, search }) {
   };
 }
 
+/** Whether a lane is led, and what holds all of it, if anything does: an element each. */
+export function laneState({ readiness, status }, tag) {
+  const { hold } = status ?? {};
+  return [
+    h(tag, { class: readiness.ready ? "good" : "bad", role: "status" }, `${readiness.ready ? "✓" : "✗"} ${readiness.text}`),
+    hold && hold.reason !== "copies_unconfirmed"
+      ? h(tag, { key: "hold", class: "bad" }, `${hold.verdict} (${hold.reason})`) : null,
+  ];
+}
+
 /** The head of a lane: its state, its numbers, its last ten minutes. */
 export function laneHead(lane, samples) {
-  const { status, readiness } = lane;
-  const state = readiness.text === lane.state ? lane.state : readiness.text;
+  const { status } = lane;
   return [
-    h("p", { class: readiness.ready ? "good" : "bad", role: "status" }, `${readiness.ready ? "✓" : "✗"} ${state}`),
-    status?.hold && status.hold.reason !== "copies_unconfirmed"
-      ? h("p", { key: "hold", class: "bad" }, `${status.hold.verdict} (${status.hold.reason})`) : null,
+    ...laneState(lane, "p"),
     status ? laneFacts(lane, status) : h("p", { class: "dim" },
       lane.leader ? ["This process does not lead the lane. ", name(lane.leader), " does: its page has the details."]
         : "This process does not lead the lane. The page of the replica that leads it has the details."),

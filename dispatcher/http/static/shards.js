@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { count, orNone, rate } from "./format.js";
-import { name } from "./lane.js";
+import { laneState, name } from "./lane.js";
 import { laneHref, shardsHref, wholeOf } from "./paths.js";
 import { facts, table } from "./table.js";
 
@@ -56,10 +56,7 @@ function numbers(status) {
   return ["consumers", "groups", "held", "in_flight", "parked", "dead_letters"].map(field => count(status?.[field]));
 }
 
-function state({ readiness, status }) {
-  const { hold } = status ?? {};
-  return [
-    h("span", { class: readiness.ready ? "good" : "bad", role: "status" }, `${readiness.ready ? "✓" : "✗"} ${readiness.text}`),
-    hold && hold.reason !== "copies_unconfirmed" ? h("span", { class: "bad" }, ` ${hold.verdict} (${hold.reason})`) : null,
-  ];
+function state(shard) {
+  const [ready, held] = laneState(shard, "span");
+  return [ready, held && [" ", held]];
 }
