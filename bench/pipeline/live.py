@@ -132,8 +132,8 @@ async def consuming(
     urls = bench.vhost.amqp_url, name
     consumers = [GroupConsumer(*urls, each, prefetch, prefix=bench.vhost.redis_prefix) for each in ids]
     tasks = [
-        asyncio.create_task(each.run(working(name), concurrency=at_a_time, stop_on_signals=False))
-        for name, each in zip(ids, consumers, strict=True)
+        asyncio.create_task(each.run(working(consumer), concurrency=at_a_time, stop_on_signals=False))
+        for consumer, each in zip(ids, consumers, strict=True)
     ]
     try:
         yield

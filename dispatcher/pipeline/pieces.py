@@ -226,19 +226,22 @@ class Pieces:
             .select(DATE, "lane", "inbound", F.col("on").cast("string"), block_of("nth"), "rows", "hashes")
             .collect()
         )
-        found_in: dict[str, tuple[set[str], set[str]]] = {date: (set(), set()) for date in self._new}
+        found_in: dict[str, tuple[set[str], set[str], set[tuple[str, str | None]]]] = {
+            date: (set(), set(), set()) for date in self._new
+        }
         for date, lane, inbound, day, part, *_ in counted:
             if date == ACROSS:
                 self._queues_across.add((lane, inbound))
                 continue
-            days, blocks = found_in[date]
+            days, blocks, queues = found_in[date]
             days |= {day} - {None}
             blocks.add(part)
-            if [lane, inbound] not in self._new[date].queues:
-                self._new[date].queues.append([lane, inbound])
+            queues.add((lane, inbound))
         if self._is_apart:
             for date, piece in self._new.items():
-                piece.days, piece.blocks = map(sorted, found_in[date])
+                days, blocks, queues = found_in[date]
+                piece.days, piece.blocks = sorted(days), sorted(blocks)
+                piece.queues = [list(queue) for queue in sorted(queues, key=str)]
             self._memory.pieces.update(self._new)
         self._memory.save()
         self._digest_across([tuple(row)[3:] for row in counted if row[0] == ACROSS])
