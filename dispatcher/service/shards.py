@@ -99,9 +99,9 @@ async def change_shards(
 ) -> bool:
     """Let groups go to as many shards as `lane`, which is one of them, says. False: they do already.
 
-    RabbitMQ refuses publishes meanwhile, until all former shards are empty. If that takes longer than
-    `timeout_ms`, or is cancelled, or what is left can't be seen, groups go where they went before; `anew`
-    opens another link for that, if `link` is lost. Raises CommandRefused, if nothing changes.
+    RabbitMQ refuses publishes meanwhile, until all former shards are empty. Groups go where they went before,
+    if that takes longer than `timeout_ms`, if it is cancelled, or if a shard can't be looked into. If `link`
+    is lost, `anew` opens another one for that. Raises CommandRefused, if nothing changes.
     """
     assert lane.shard is not None
     return await _Way(link, lane, lane.shard, prefix).change(ask_leader, timeout_ms, anew)
@@ -154,7 +154,7 @@ class _Way:
             if before is not None:
                 await before._lead_back(anew)
             if isinstance(problem, BrokerUnavailable):
-                raise CommandRefused(f"what is left can't be seen, so {result}: {problem}") from problem
+                raise CommandRefused(f"can't look into the shards, so {result}: {problem}") from problem
             raise
         if not await self._lead_anew(placed):
             raise CommandRefused(f"{self._path}: a dispatcher has begun to lead meanwhile; try again")
@@ -419,9 +419,9 @@ async def _remains(
 ) -> list[str]:
     """What is left of a lane, in words. Without `ask_leader` nobody should lead it any more.
 
-    The queues are asked first, the leader after them: so it has got what is in its queue no more. A message
-    is in its queue or with a reader, and RabbitMQ says both at once: so a leader that begins or ends between
-    two questions hides nothing.
+    The queues are asked first, and the leader after them: it knows the messages that have left its queues by
+    then. A message is in its queue or with a reader, and RabbitMQ says both at once: so a leader that begins
+    or ends between two questions hides nothing.
     """
     looks = {queue: await _asked(link, QueueDeclare(queue=queue, passive=True)) for queue in queues}
     there = {queue: declared for queue, declared in looks.items() if declared is not None}

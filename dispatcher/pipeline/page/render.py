@@ -150,8 +150,8 @@ def _worst_first(source: Source) -> list[str]:
 
 
 def _listed(source: Source, names: list[str], keys: dict[str, str]) -> list[dict[str, object]]:
-    """A row for each lane, with the key of what is shown of it; before those of shards one for all of
-    them."""
+    """A row for each lane; `keys` has the anchor of the section of each lane that is shown in full. Before
+    the rows of a lane's shards stands one for the whole lane."""
     rows = []
     for whole, parts in by_whole_lane(names).items():
         if (all_shards := of_shards(source.summary["lanes"], whole)) is not None:

@@ -27,7 +27,7 @@ class _Told(NamedTuple):
     take different ways, and the older one may be heard last."""
 
     begun: dict[type, Begun]
-    after: int  # so many hand-overs were committed before the leader heard the latter of the two
+    after: int  # how many hand-overs were committed before the leader heard the later one
 
     def names(self, seq: int) -> bool:
         return any(first <= seq <= last for begun in self.begun.values() for first, last in begun.ranges)
