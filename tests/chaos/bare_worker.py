@@ -7,9 +7,7 @@ The arguments are those of tests.recovery.worker with `raising`. On SIGTERM it d
 
 from __future__ import annotations
 
-import ctypes
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -18,8 +16,6 @@ from typing import Any
 from dispatcher.judge.record import MessageKey, RecordWriter
 from tests.client.bare_pika_consumer import BareConsumer
 from tests.recovery.rules import FAILED, is_failing, is_mending
-
-_PDEATHSIG = 1
 
 
 class RecordingConsumer(BareConsumer):  # type: ignore[misc]
@@ -88,7 +84,6 @@ class RecordingConsumer(BareConsumer):  # type: ignore[misc]
 
 def main(arguments: list[str]) -> None:
     _, url, _, lane, consumer_id, _, record_file, work_ms, *_ = arguments
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = RecordWriter(Path(record_file))
     RecordingConsumer(url, lane, consumer_id, record, float(work_ms)).run_forever()
 

@@ -9,7 +9,6 @@ nothing new and ends when everything sent is confirmed.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
@@ -32,7 +31,6 @@ from tests.recovery.rules import is_closing
 SENT, CONFIRMED, REPEATED = "sent", "confirmed", "repeated"
 #: Sent and not confirmed at most: after a lost connection all of these may be in the broker twice.
 OUTSTANDING_MAX = 50
-_PDEATHSIG = 1
 
 
 class ProducerRecord:
@@ -175,7 +173,6 @@ def _settings(urls: list[str]) -> RabbitSettings:
 
 def main(arguments: list[str]) -> None:
     kind, url, queues, groups, rate, name, path, seed, exchange = arguments
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = ProducerRecord(Path(path))
     urls = url.split(",")
     if kind == "raw":

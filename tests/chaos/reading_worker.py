@@ -12,7 +12,6 @@ KIND `remembering`: it drops repeated messages, word for word as docs/protocol.m
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import random
 import signal
 import sys
@@ -27,7 +26,6 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from dispatcher.judge.record import MessageKey, RecordWriter
 from tests.recovery.rules import is_failing, is_mending
 
-_PDEATHSIG = 1
 #: Before it tries again: RabbitMQ is away, or its queue is being read back.
 RETRY_S = 0.1
 #: After two of these without a sign of life RabbitMQ or the reader gives the connection up.
@@ -127,7 +125,6 @@ class ReadingConsumer:
 
 def main(arguments: list[str]) -> None:
     kind, url, prefix, lane, consumer_id, prefetch, record_file, work_ms, *_ = arguments
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     record = RecordWriter(Path(record_file))
     queue = f"{prefix}.{lane}.consumer.{consumer_id}"
     reader = ReadingConsumer(
