@@ -56,6 +56,7 @@ class DeliveryPass:
                 return True
             ring = inbound.ring
             source = ring[0]
+            source.passed_over = 0
             if len(ring) > 1:
                 ring.rotate(-1)
             if type(source) is ConsumerSource:

@@ -16,6 +16,8 @@ from dispatcher.core.settled_originals import SettledOriginals
 
 #: Empty backlogs that are kept for the next groups, about 1 kB each: enough for the arrivals of a step.
 SPARE_BACKLOGS: Final = 256
+#: A source goes first after others took so often the last room of the consumers that it waits for (F-4).
+PASSED_OVER_MAX: Final = 16
 #: The mean size of originals is that of about this many.
 SIZES_REMEMBERED: Final = 64
 
@@ -23,12 +25,13 @@ SIZES_REMEMBERED: Final = 64
 class UnownedSource:
     """Groups without an owner that have messages in one inbound queue, in turn."""
 
-    __slots__ = ("backlogs", "pool", "in_ring")
+    __slots__ = ("backlogs", "in_ring", "passed_over", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False
+        self.passed_over = 0
 
     def head(self) -> Original | None:
         """The first message of the next free group, or None: no consumer has credit, or nothing waits."""
@@ -36,26 +39,37 @@ class UnownedSource:
             return None
         return next(iter(self.backlogs)).head()
 
+    def has_waiting(self) -> bool:
+        """Whether the delivery pass could serve it if a consumer had free capacity."""
+        return bool(self.backlogs)
+
 
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("messages", "pool", "in_ring")
+    __slots__ = ("in_ring", "messages", "passed_over", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.messages: Any = deque()  # of Original; or what looks like it: optional/group_limit.py
         self.in_ring = False
+        self.passed_over = 0
 
     def head(self) -> Original | None:
-        if not self.pool:
-            return None
+        return self.first() if self.pool else None
+
+    def first(self) -> Original | None:
+        """The next message that may go to a consumer with free capacity."""
         messages: deque[Original] = self.messages
         while messages:
             if messages[0].state is WAITING:
                 return messages[0]
             messages.popleft()
         return None
+
+    def has_waiting(self) -> bool:
+        """As for groups without an owner."""
+        return bool(self.messages)
 
     def is_at_limit(self) -> bool:
         """Messages wait only for others of their ids to be settled."""
@@ -99,10 +113,14 @@ class Inbound:
     # -- its sources --
 
     def enlist(self, source: ConsumerSource | UnownedSource | UngroupedSource) -> None:
-        """Let the delivery pass look at this source again."""
+        """Let the delivery pass look at this source again: behind the others, or first if it has been passed
+        over so often."""
         if not source.in_ring:
             source.in_ring = True
-            self.ring.append(source)
+            if source.passed_over < PASSED_OVER_MAX:
+                self.ring.append(source)
+            else:
+                self.ring.appendleft(source)
 
     def wake_common_sources(self) -> None:
         """A consumer has free capacity again: offer it the sources that have no consumer of their own."""
@@ -121,6 +139,7 @@ class Inbound:
                 return message
             ring.popleft()
             source.in_ring = False
+            source.passed_over = source.passed_over + 1 if source.has_waiting() else 0
         return None
 
     # -- its backlogs --

@@ -290,12 +290,17 @@ class Group:
 class ConsumerSource:
     """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
 
-    __slots__ = ("backlogs", "consumer", "in_ring")
+    __slots__ = ("backlogs", "consumer", "in_ring", "passed_over")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False  # in its inbound queue's list of sources
+        self.passed_over = 0  # so often in a row it left the ring with something that waits
+
+    def has_waiting(self) -> bool:
+        """Whether the delivery pass could serve it if its consumer had free capacity."""
+        return bool(self.backlogs)
 
     def head(self) -> Original | None:
         """The next message, or None: its consumer may not receive now, or nothing waits."""
