@@ -117,6 +117,8 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     _print_replicas(out, result)
     if problem := result.get("problem"):
         out.print(in_colour(f"problem: {problem}", ACT))
+    if hold := result.get("hold"):
+        out.print(in_colour(f"held: {_said(hold)}", LOOK))
     if odd := attention(result):
         out.print(in_colour(f"attention: {odd}", LOOK))
     inbound = result.get("inbound", [])
@@ -129,11 +131,7 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     ]  # fmt: skip
     out.print(table(_COLUMNS, rows, numbers=_COLUMNS[1:]))
     for row in inbound:
-        if row.get("full"):
-            out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
-        if row.get("settled_unacked_ms", 0) >= UNACKED_TOLD_MS:
-            unacked, since = counted(row.get("settled_unacked"), "settled message"), row["settled_unacked_ms"]
-            out.print(f"{row.get('queue')}: {unacked} not acked, the first one for {span(since)}")
+        _print_inbound(out, row)
     for row in result.get("parking", []):
         of = f", of consumer {row.get('consumer')}" if row.get("consumer") else ""
         out.print(
@@ -158,6 +156,21 @@ def _print(out: Console, result: dict[str, Any]) -> None:
             ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in sorted(counters.items()))
         )
     out.print()
+
+
+def _print_inbound(out: Console, row: dict[str, Any]) -> None:
+    """What its row in the table leaves no room for."""
+    if row.get("full"):
+        out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
+    if hold := row.get("ungrouped_hold"):
+        out.print(f"{row.get('queue')}: messages without a group wait. {_said(hold)}")
+    if row.get("settled_unacked_ms", 0) >= UNACKED_TOLD_MS:
+        unacked, since = counted(row.get("settled_unacked"), "settled message"), row["settled_unacked_ms"]
+        out.print(f"{row.get('queue')}: {unacked} not acked, the first one for {span(since)}")
+
+
+def _said(hold: dict[str, Any]) -> str:
+    return f"{shown(hold.get('verdict'))} ({hold.get('reason')})"
 
 
 def _print_replicas(out: Console, result: dict[str, Any]) -> None:

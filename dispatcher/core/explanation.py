@@ -15,6 +15,7 @@ from dispatcher.core.bounds import UNCONFIRMED_BYTES_MAX, UNCONFIRMED_MAX
 from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.eligibility import Eligibility
 from dispatcher.core.holds import FLAG_HOLDS, Facts, Hold, HoldKind
+from dispatcher.core.inbound import UngroupedSource
 from dispatcher.core.model import WAITING, Backlog, Consumer, Group, Original
 from dispatcher.core.placement import Pool
 from dispatcher.wire.group_text import format_group
@@ -100,6 +101,19 @@ class Explanation:
             return self._hold_on(group, None, self._decisions.held_by(group, None)) or away
         found = [self._hold_on(backlog.group, head, self._held_by(backlog, head)) for backlog, head in heads]
         return None if None in found else found[0]
+
+    def why_ungrouped(self, source: UngroupedSource) -> Hold | None:
+        """Why the messages without a group wait in one inbound queue; None: one of them goes with the next
+        step, or none waits."""
+        is_at_limit = source.is_at_limit()
+        if not is_at_limit and source.first() is None:
+            return None
+        lane_hold = self.lane_hold()
+        if lane_hold is not None:
+            return lane_hold
+        if not self._lane.pool:
+            return Hold(_nobody(self._lane), partial(_capacity, self._lane))
+        return Hold(HoldKind.LIMIT_FULL, dict) if is_at_limit else None
 
     def _hold_by_flags(self, group: Group) -> Hold | None:
         kind = self._decisions.flag_held_by(group) if group.flags is not None else None

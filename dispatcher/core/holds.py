@@ -50,6 +50,8 @@ class HoldKind(StrEnum):
     PREFETCH_FULL = "consumer_full"
     NO_CONSUMER = "no_consumer"
     NO_CAPACITY = "no_capacity"
+    # messages without a group
+    LIMIT_FULL = "group_limit_full"
     # elsewhere
     PARKED = "parked"
     PARKING_UNAVAILABLE = "parking_unavailable"

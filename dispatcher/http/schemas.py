@@ -76,6 +76,7 @@ _INBOUND: Final = _object(
     window=integer("how many are fetched at a time"),
     full=boolean("whether the look-ahead is used up"),
     full_of=nullable(string("by what")),
+    ungrouped_hold=nullable(ref("Hold")),
     settled_unacked=integer("settled messages whose acks wait for unsettled ones"),
     settled_unacked_ms=integer("for how long the first of these has waited"),
 )
@@ -200,7 +201,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ended_ms=nullable(_AGO),
         why=nullable(string("why it ended; null: it lasts, or its dispatcher could not say so any more")),
     ),
-    "Hold": _object("what holds the whole lane", reason=_REASON, facts=_FACTS, verdict=string("a sentence")),
+    "Hold": _object(
+        "what holds the whole lane, or messages without a group",
+        reason=_REASON, facts=_FACTS, verdict=string("a sentence"),
+    ),
     "Inbound": _INBOUND,
     "Busiest": _object(
         "the group that most of the last minute's messages were of",

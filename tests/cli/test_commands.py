@@ -18,10 +18,12 @@ STATUS: dict[str, Any] = {
     "lane": "orders", "policy": "exclusive", "state": "active", "dispatcher": "mq-1:77", "lane_epoch": 12,
     "since_ms": 200_000, "consumers": 2, "groups": 1_000, "held": 5, "in_flight": 60, "unconfirmed": 3,
     "counters": {"settled": 12_345},
+    "hold": {"reason": "lane_paused", "facts": {}, "verdict": "The lane is paused."},
     "inbound": [{
         "queue": "orders.high", "weight": 4, "held": 5, "in_flight": 60, "dispatched": 4_000, "share": 0.8,
         "look_ahead": 100, "full": True, "full_of": "90 messages of group [red]g[/red]",
         "settled_unacked": 1_200, "settled_unacked_ms": 1_500,
+        "ungrouped_hold": {"reason": "no_capacity", "facts": {}, "verdict": "No consumer has room."},
     }, {
         "queue": "orders.low", "weight": 1, "held": 0, "in_flight": 0, "dispatched": 0, "share": 0.2,
         "look_ahead": 100, "full": False, "full_of": None, "settled_unacked": 7, "settled_unacked_ms": 900,
@@ -60,6 +62,7 @@ WHY = {
         (
             ["status", "orders"], "status", {}, STATUS,
             ["orders: exclusive, active at mq-1:77 for 3 m 20 s, lane epoch 12", "80.0%", "4,000",
+             "held: The lane is paused. (lane_paused)", "No consumer has room. (no_capacity)",
              "the look-ahead is full of 90 messages of group [red]g[/red]", "settled 12,345", "60 in flight",
              "orders.high: 1,200 settled messages not acked, the first one for 1.5 s\n"
              "2 consumers"],
@@ -205,7 +208,7 @@ def test_status_tells_what_is_not_normal_and_nothing_else(run: Run, responder: R
 
 def test_status_says_who_stands_by_and_who_led_before(run: Run, responder: Responder) -> None:
     def said(**facts: Any) -> str:
-        responder.answer = {**STATUS, **facts}
+        responder.answer = {**STATUS, "hold": None, **facts}
         lines = run("status", "orders").stdout.replace("\n", " ").split("inbound queue")[0]
         return lines.partition("lane epoch 12")[2].strip()
 

@@ -231,24 +231,33 @@ CASES: Final[list[tuple[HoldKind, dict[str, Any], str]]] = [
         {"queues": {"p0": "541 no leader"}},
         "RabbitMQ can't open its parking queue: p0 (541 no leader). Waits until it can.",
     ),
+    (
+        HoldKind.LIMIT_FULL,
+        {},
+        "Each id that waits has as many messages in flight as it may (`max_in_flight_per_group`).",
+    ),
 ]
 
 
 @pytest.fixture(scope="module")
 def states() -> list[LaneState]:
-    """Lanes with all capabilities: those that hand over have no others."""
+    """Lanes with all capabilities: those that hand over have no others, nor have those without groups."""
     lane = LaneBench(
         parking_queues=("p0",), start_consumers=1, checks_sequence=True, sequence_timeout_ms=1_000
     ).lane
-    return [lane.state, HandOverBench().lane.state]
+    return [
+        lane.state,
+        HandOverBench().lane.state,
+        LaneBench("concurrent", max_in_flight_per_group=1).lane.state,
+    ]
 
 
 @pytest.mark.parametrize(("kind", "facts", "sentence"), CASES)
 def test_a_hold_in_words(
     states: list[LaneState], kind: HoldKind, facts: dict[str, Any], sentence: str
 ) -> None:
-    is_of_forwarding = kind in (HoldKind.READING_BACK, HoldKind.QUEUE_UNREAD)
-    assert text(states[is_of_forwarding], Hold(kind, lambda: facts)) == sentence
+    places = {HoldKind.READING_BACK: 1, HoldKind.QUEUE_UNREAD: 1, HoldKind.LIMIT_FULL: 2}
+    assert text(states[places.get(kind, 0)], Hold(kind, lambda: facts)) == sentence
 
 
 def test_the_manual_says_of_every_code_what_it_means_and_what_ends_it() -> None:

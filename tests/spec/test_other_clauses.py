@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from string import ascii_lowercase
 
 import pytest
 
@@ -55,6 +56,52 @@ def test_g5_why_names_what_a_full_look_ahead_is_full_of() -> None:
     views.listed(listing)
     details = views.why({"group": "b"})["details"]
     assert details == ["look-ahead of in0 is full: 2 messages of group a, 0 messages in flight"]
+
+
+def test_g5_status_counts_what_leaves_a_full_look_ahead() -> None:
+    """It is as full of these as of others, and none of them waits or is in flight."""
+    clause("G-5", "`groups why` and `status` name the groups that fill them")
+    bench = LaneBench(look_ahead=3)
+    bench.arrive("a1", "a2", "a3", refusal="bad header")
+    (row,) = Views(bench.lane.state).status()["inbound"]
+    assert row["full_of"] == "0 messages in flight, 3 messages on the way to another queue"
+
+
+def test_g5_status_says_when_bytes_fill_the_look_ahead() -> None:
+    clause("G-5", "`groups why` and `status` name the groups that fill them")
+    bench = LaneBench(look_ahead_bytes=2_000)
+    bench.arrive("a1", "a2", "a3")
+    state = bench.lane.state
+    (row,) = Views(state).status()["inbound"]
+    assert row["full_of"].endswith(f"all queues together have {state.bytes_held} bytes here")
+
+
+def _ungrouped_reason(bench: LaneBench) -> str | None:
+    (row,) = Views(bench.lane.state).status()["inbound"]
+    hold = row["ungrouped_hold"]
+    return None if hold is None else hold["reason"]
+
+
+def test_g5_status_says_why_messages_without_a_group_wait() -> None:
+    clause("G-5", "`status` says why messages without a group wait")
+    bench = LaneBench("concurrent")
+    assert _ungrouped_reason(bench) is None
+    bench.arrive("-1", "-2", "-3")
+    assert _ungrouped_reason(bench) == "no_consumer"
+    bench.join("one", prefetch=2)
+    assert _ungrouped_reason(bench) == "no_capacity"
+    bench.settle("one", "-1", "-2")
+    assert _ungrouped_reason(bench) is None
+
+
+def test_g5_status_says_that_ids_are_at_their_limit() -> None:
+    clause("G-5", "`status` says why messages without a group wait")
+    bench = LaneBench("concurrent", max_in_flight_per_group=1)
+    bench.join("one", prefetch=10)
+    bench.arrive("a1", "a2", "b1")
+    assert _ungrouped_reason(bench) == "group_limit_full"
+    bench.settle("one", "a1")
+    assert _ungrouped_reason(bench) is None
 
 
 def test_why_names_acks_that_are_kept_back_for_long() -> None:
@@ -145,6 +192,34 @@ def test_f4_groups_of_one_consumer_are_served_in_turn() -> None:
     bench.arrive("a2", "a3", "b2", "b3")
     bench.settle("one", "a1", "b1")
     assert sorted(names(bench.sent[2:])) == ["a2", "b2"]
+
+
+@pytest.mark.parametrize("waits", ["b1", "-1"])
+@pytest.mark.parametrize("stops", [True, False])
+def test_f4_what_has_no_owner_is_not_passed_over_for_ever(waits: str, stops: bool) -> None:
+    """A place came free with each settle, and the owner's groups could be listed first each time."""
+    clause("F-4", "none of these is passed over more than 16 times in a row")
+    bench = LaneBench(stops_failed=stops)
+    bench.join("one", prefetch=1)
+    bench.arrive(*(f"a{number}" for number in range(1, 41)))
+    bench.arrive(waits)
+    for _ in range(17):
+        bench.settle("one", names(bench.sent)[-1])
+    assert waits in names(bench.sent)
+
+
+@pytest.mark.parametrize("others", ["groups", "-"])
+def test_f4_an_owners_group_is_not_passed_over_for_ever(others: str) -> None:
+    """Of groups without an owner, and of messages without a group, new ones come all the time."""
+    clause("F-4", "none of these is passed over more than 16 times in a row")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    bench.arrive("a1", "a2")
+    for letter in ascii_lowercase[1:]:
+        bench.arrive(f"-{letter}" if others == "-" else f"{letter}1")
+    for _ in range(18):
+        bench.settle("one", names(bench.sent)[-1])
+    assert "a2" in names(bench.sent)
 
 
 def test_d1_nobody_gets_more_than_its_prefetch() -> None:

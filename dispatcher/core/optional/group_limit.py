@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from dispatcher.core.feature import Feature
+from dispatcher.core.holds import HoldKind
 from dispatcher.core.inbound import Inbound, UngroupedSource
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.placement import Pool
@@ -127,7 +128,10 @@ class FairQueue:
 
     def is_at_limit(self) -> bool:
         """Messages wait, and none of them may go."""
-        return self.first() is None and bool(self._full)
+        if self.first() is not None:
+            return False
+        full = (message for line in self._full.values() for message in line)
+        return any(message.state is MessageState.WAITING for message in full)
 
     def open(self, group_id: bytes) -> None:
         """There may be more of it again."""
@@ -148,8 +152,8 @@ class FairSource(UngroupedSource):
         super().__init__(pool)
         self.messages = self._lines = lines
 
-    def head(self) -> Original | None:
-        return self._lines.first() if self.pool else None
+    def first(self) -> Original | None:
+        return self._lines.first()
 
     def is_at_limit(self) -> bool:
         return self._lines.is_at_limit()
@@ -164,6 +168,9 @@ class GroupLimits(Feature):
             queue = FairQueue(limit, partial(_wake, inbound))
             inbound.ungrouped = FairSource(state.pool, queue)
         state.signals.consumer_entered.append(self._count)
+        state.explanation.sentences[HoldKind.LIMIT_FULL] = lambda _: (
+            "Each id that waits has as many messages in flight as it may (`max_in_flight_per_group`)."
+        )
 
     def _count(self, consumer: Consumer) -> None:
         consumer.in_flight = CountedInFlight(self.limit)

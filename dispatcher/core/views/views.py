@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.core.bounds import UNACKED_TOLD_MS, WAITS_FOR_ID_MS
 from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.holds import Hold
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import NEVER_FULL, Consumer, Group, Original
 from dispatcher.core.operators.commands import Commands, argument
@@ -86,7 +87,7 @@ class Views:
             ),
             "held": sum(inbound.waiting for inbound in state.inbounds),
             "in_flight": sum(len(consumer.in_flight) for consumer in state.by_uuid.values()),
-            "hold": self._lane_hold(),
+            "hold": self._hold_row(state.explanation.lane_hold()),
             "unconfirmed": state.unconfirmed,
             "undeliverable": len(state.undeliverable),
             "bytes_held": state.bytes_held,
@@ -107,13 +108,13 @@ class Views:
             "window": inbound.window,
             "full": full,
             "full_of": self._full_of(inbound) if full else None,
+            "ungrouped_hold": self._hold_row(self._state.explanation.why_ungrouped(inbound.ungrouped)),
             "settled_unacked": unacked.count,
             "settled_unacked_ms": unacked.for_ms,
         }
 
-    def _lane_hold(self) -> dict[str, Any] | None:
-        """What holds the whole lane, as `why` has it for a group."""
-        hold = self._state.explanation.lane_hold()
+    def _hold_row(self, hold: Hold | None) -> dict[str, Any] | None:
+        """A hold as `why` has it for a group."""
         if hold is None:
             return None
         return {"reason": hold.kind.value, "facts": dict(hold.facts), "verdict": text(self._state, hold)}
@@ -199,8 +200,14 @@ class Views:
         return any(inbound.is_full() for inbound in self._state.inbounds)
 
     def _full_of(self, inbound: Inbound) -> str:
-        """What takes the room in a full look-ahead: the deepest group that the last listing saw."""
+        """What takes the room in a full look-ahead: the deepest group that the last listing saw, and what
+        does not wait for its turn."""
         out = f"{counted(inbound.in_flight, 'message')} in flight"
+        ends = inbound.unacked - inbound.in_flight - inbound.waiting
+        if ends > 0:
+            out += f", {counted(ends, 'message')} on the way to another queue"
+        if inbound.paused:
+            out += f", and all queues together have {self._state.bytes_held} bytes here"
         group = self._state.groups.get(self._deepest.get(inbound.index, b""))
         backlog = (group.backlogs or {}).get(inbound.index) if group is not None else None
         if group is None or backlog is None:

@@ -129,6 +129,7 @@ function inbound(rows) {
 function inboundNote(row) {
   const notes = [];
   if (row.full) notes.push(`look-ahead of ${count(row.look_ahead)} full of ${row.full_of}`);
+  if (row.ungrouped_hold) notes.push(`messages without a group wait: ${row.ungrouped_hold.verdict}`);
   if (row.settled_unacked_ms >= 1000) {
     notes.push(`${count(row.settled_unacked)} settled, not acked for ${span(row.settled_unacked_ms)}`);
   }

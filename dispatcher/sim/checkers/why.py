@@ -1,12 +1,14 @@
 """What `groups why` says is true: whatever waits is held, for a cause that is there, and as long as it is.
 
 Looked at when a delivery pass has found nothing that could go: a group that waits then without a reason was
-forgotten, and a reason without its cause is a lie, or was not lifted. The causes are counted anew here, from
-messages, consumers and what operators have said, not from what the decision looks at.
+forgotten, and a reason without its cause is a lie, or was not lifted. The same goes for messages without a
+group, in a lane that doesn't group. The causes are counted anew here, from messages, consumers and what
+operators have said, not from what the decision looks at.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -84,6 +86,8 @@ class WhyChecker(Checker):
             idle: bool = run()
             if idle and lane is self._lane:
                 self._look(lane)
+                if not lane.state.policy.grouped:
+                    self._look_at_ungrouped(lane)
             return idle
 
         delivery.run = watched
@@ -129,6 +133,22 @@ class WhyChecker(Checker):
             HoldKind.QUIESCING: is_busy or state.reset_until is not None,
             HoldKind.NOT_BEGUN: not here or not wanted or here < wanted,
         }
+
+    # -- messages without a group --
+
+    def _look_at_ungrouped(self, lane: Lane) -> None:
+        """In a lane that doesn't group nothing else waits, but for suspects."""
+        state = lane.state
+        for inbound in state.inbounds:
+            waits = inbound.waiting - sum(message.inbound == inbound.index for message in state.suspects)
+            hold = state.explanation.why_ungrouped(inbound.ungrouped)
+            if (hold is not None) != (waits > 0):
+                self.violate(f"{waits} messages wait without a group, held by {hold and hold.kind.value}")
+            elif hold is not None:
+                self.world.history.met["why", hold.kind.value] += 1
+                is_so = _UNGROUPED_CAUSES.get(hold.kind)
+                if is_so is not None and not is_so(state):
+                    self.violate(f"messages without a group are said to be held ({hold.kind.value})")
 
     # -- groups --
 
@@ -217,14 +237,21 @@ def _is_kept(waiting: _Waiting) -> bool:
     return suspect is not None and suspect.state in (MessageState.WAITING, MessageState.IN_FLIGHT)
 
 
-def _nobody_has_room(waiting: _Waiting) -> bool:
-    state = waiting.lane.state
+def _nobody_is_free(state: LaneState) -> bool:
     free = [
         c for c in state.by_uuid.values()
         if c.state is ConsumerState.LIVE and c.id not in state.drained_consumers and not _is_full(c)
         and not c.alone_with
     ]  # fmt: skip
-    return waiting.group.owner is None and bool(state.by_uuid) and not free
+    return bool(state.by_uuid) and not free
+
+
+def _ids_are_at_limit(state: LaneState) -> bool:
+    limit = state.options.max_in_flight_per_group
+    out = Counter(m.group_id for c in state.by_uuid.values() for m in c.in_flight.values())
+    return limit is not None and any(
+        group_id is not None and count >= limit for group_id, count in out.items()
+    )
 
 
 def _stands(*states: ConsumerState) -> Callable[[_Waiting], bool]:
@@ -257,5 +284,10 @@ _GROUP_CAUSES: Final[dict[HoldKind, Callable[[_Waiting], bool]]] = {
     HoldKind.KEPT_FREE: _is_kept,
     HoldKind.PREFETCH_FULL: _has_no_room,
     HoldKind.NO_CONSUMER: lambda w: not w.lane.state.by_uuid,
-    HoldKind.NO_CAPACITY: _nobody_has_room,
+    HoldKind.NO_CAPACITY: lambda w: w.group.owner is None and _nobody_is_free(w.lane.state),
+}
+_UNGROUPED_CAUSES: Final[dict[HoldKind, Callable[[LaneState], bool]]] = {
+    HoldKind.NO_CONSUMER: lambda state: not state.by_uuid,
+    HoldKind.NO_CAPACITY: _nobody_is_free,
+    HoldKind.LIMIT_FULL: _ids_are_at_limit,
 }
