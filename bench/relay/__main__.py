@@ -29,6 +29,8 @@ from bench.relay.contenders import (
     SequencedSingle,
     Shovel,
     ShovelAutomatic,
+    TwoProcesses,
+    TwoShards,
 )
 from bench.relay.report import Results, machine, print_table, write_json
 from bench.relay.rounds import Stage
@@ -41,6 +43,8 @@ CONTENDERS: Final[dict[str, type[Contender]]] = {
     "exclusive-single": ExclusiveSingle,
     "exclusive-fixed": FixedWindow,
     "exclusive-shards": ExclusiveShards,
+    "two-shards": TwoShards,
+    "two-processes": TwoProcesses,
     "sequenced": Sequenced,
     "sequenced-single": SequencedSingle,
     "shovel": Shovel,

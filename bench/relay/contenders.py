@@ -132,13 +132,7 @@ class Dispatcher(Contender):
     process_type: ClassVar[type[DispatcherProcess]] = DispatcherProcess
 
     async def prepare(self) -> None:
-        place = self._place
-        lane: dict[str, Any] = {"policy": self.policy, "inbound": [self.inbound], **self.keys}
-        configuration = {
-            "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
-            "prefix": place.redis_prefix, "lanes": {LANE: lane},
-        }  # fmt: skip
-        self._process = self.process_type(configuration)
+        self._process = self.process_type(self._configuration())
         await asyncio.to_thread(self._process.start)  # declares the lane's queues
         self._start_cpu_s = await self._settled_cpu_s()
         await asyncio.to_thread(self._process.stop)
@@ -146,15 +140,26 @@ class Dispatcher(Contender):
             names = self._lane(number)
             self._consumers.append(ProtocolConsumer(self._meter, names, f"consumer-{number}", self.bundle))
 
+    def _configuration(self) -> dict[str, Any]:
+        place = self._place
+        lane: dict[str, Any] = {"policy": self.policy, "inbound": [self.inbound], **self.keys}
+        return {
+            "rabbitmq": {"url": place.amqp_url}, "redis": {"url": place.redis_url},
+            "prefix": place.redis_prefix, "lanes": {LANE: lane},
+        }  # fmt: skip
+
     def _lane(self, number: int) -> LaneNames:
         """That the consumer with this number joins."""
         return LaneNames(LANE, self._place.redis_prefix)
 
     async def start(self) -> None:
+        await self._open_consumers()
+        await asyncio.to_thread(self._process.launch)
+
+    async def _open_consumers(self) -> None:
         for consumer in self._consumers:
             assert isinstance(consumer, ProtocolConsumer)
             await consumer.open(self._place.amqp_url)
-        await asyncio.to_thread(self._process.launch)
 
     async def begun(self) -> None:
         while not await asyncio.to_thread(self._process.leads):  # noqa: ASYNC110 - it tells nobody
@@ -224,6 +229,48 @@ class ExclusiveShards(Exclusive):
 
     def _lane(self, number: int) -> LaneNames:
         return ShardNames(LANE, self._place.redis_prefix).shard(number + 1)
+
+
+class TwoShards(ExclusiveShards):
+    """Two shards in one process, with two of the consumers in each, who come when the shards are led."""
+
+    name = "dispatcher, exclusive, 2 shards"
+    keys: ClassVar[dict[str, Any]] = {"shards": 2}
+
+    def _lane(self, number: int) -> LaneNames:
+        return super()._lane(number % 2)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._process.launch)
+        await self.begun()
+        await self._open_consumers()
+
+
+class TwoProcesses(TwoShards):
+    """Each shard in a process of its own: two replicas, which share them out."""
+
+    name = "dispatcher, exclusive, 2 shards in 2 processes"
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        self._other = self.process_type(self._configuration())
+
+    async def begun(self) -> None:
+        """Each replica leads a shard."""
+        await super().begun()
+        await asyncio.to_thread(self._other.launch)
+        while (  # noqa: ASYNC110 - they tell nobody
+            await asyncio.to_thread(self._process.led),
+            await asyncio.to_thread(self._other.led),
+        ) != (1, 1):
+            await asyncio.sleep(LEADS_POLL_S)
+
+    def own_cpu_s(self) -> float:
+        return super().own_cpu_s() + cpu.used_s(self._other.pid) - self._start_cpu_s
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._other.close)
+        await super().stop()
 
 
 class Shovel(Contender):

@@ -75,6 +75,10 @@ class DispatcherProcess:
         states = self._get("/readyz")
         return bool(states) and all(state.endswith(": leading") for state in states)
 
+    def led(self) -> int:
+        """How many lanes it says that it leads."""
+        return sum(state.endswith(": leading") for state in self._get("/readyz"))
+
     def signs(self) -> object:
         """What changes while it gets on with its start, or with what it has to do before it ends."""
         states = self._get("/readyz")

@@ -155,6 +155,20 @@ def test_the_inbound_queue_can_be_a_quorum_queue(servers: Servers, tmp_path: Pat
     assert json.loads(file.read_text())["machine"]["dispatcher"] == "interpreted"
 
 
+@pytest.mark.slow
+def test_each_of_two_processes_leads_a_shard(servers: Servers, tmp_path: Path) -> None:
+    """It would wait for that for ever."""
+    file = tmp_path / "results.json"
+    small = ("--messages", "500", "--rounds", "1", "--seconds", "0", "--contenders", "two-processes")
+    ended = _bench(servers, *small, "--json", str(file))
+    assert ended.returncode == 0, ended.stderr
+    (row,) = json.loads(file.read_text())["results"]
+    assert (row["contender"], row["messages_per_s"] > 0) == (
+        "dispatcher, exclusive, 2 shards in 2 processes",
+        True,
+    )
+
+
 def test_the_meter_counts_from_the_first_to_the_last() -> None:
     meter = Meter(3)
     meter.arrived([b"1"])
