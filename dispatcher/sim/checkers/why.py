@@ -137,10 +137,11 @@ class WhyChecker(Checker):
     # -- messages without a group --
 
     def _look_at_ungrouped(self, lane: Lane) -> None:
-        """In a lane that doesn't group nothing else waits, but for suspects."""
+        """In a lane that doesn't group nothing else waits but suspects, and what is about to be parked."""
         state = lane.state
+        others = [*state.suspects, *(m for queue in state.parking.values() for m in queue.waiting)]
         for inbound in state.inbounds:
-            waits = inbound.waiting - sum(message.inbound == inbound.index for message in state.suspects)
+            waits = inbound.waiting - sum(message.inbound == inbound.index for message in others)
             hold = state.explanation.why_ungrouped(inbound.ungrouped)
             if (hold is not None) != (waits > 0):
                 self.violate(f"{waits} messages wait without a group, held by {hold and hold.kind.value}")
