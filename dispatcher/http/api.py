@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,6 +19,7 @@ from dispatcher.http import schemas
 from dispatcher.http.samples import Samples
 from dispatcher.http.schemas import Schema
 from dispatcher.http.views import LaneView
+from dispatcher.wire.shards import lane_order, whole_name
 
 GROUPS_SHOWN: Final = 50
 #: As `sort` of groups: by their part of what came in lately. The other orders are those of `groups list`.
@@ -93,6 +96,8 @@ class Api:
         limit = given.get("limit", GROUPS_SHOWN)
         if limit not in range(1, GROUPS_PER_PAGE_MAX + 1):
             raise ValueError(f"limit: must be from 1 to {GROUPS_PER_PAGE_MAX}")
+        if shards := [lane for lane in self._lanes if whole_name(lane.name) == given["lane"] != lane.name]:
+            return await _groups_of(shards, given, limit)
         if given.get("sort") == BUSIEST:
             if beside := given.keys() - {"lane", "sort", "limit"}:
                 raise ValueError(f"sort by {BUSIEST} goes with limit alone, not with {min(beside)}")
@@ -110,6 +115,24 @@ class Api:
         if "lane" in given:
             self.lane(given)
         return self.samples.table(given.get("lane"))
+
+
+async def _groups_of(shards: list[LaneView], given: Given, limit: int) -> dict[str, Any]:
+    """Those of all shards that are active here, the deepest first. Raises ValueError, CommandRefused."""
+    arguments = {name: value for name, value in given.items() if name != "lane"} | {"limit": limit}
+    if beside := arguments.keys() & {"sort", "offset", "after"}:
+        raise ValueError(f"{min(beside)}: not of a lane with shards, whose deepest groups come first")
+    shards = sorted(shards, key=lambda shard: lane_order(shard.name))
+    answers = await asyncio.gather(*(shard.groups(arguments) for shard in shards))
+    found = {shard.name: answer for shard, answer in zip(shards, answers, strict=True) if answer is not None}
+    rows = ({"lane": name, **row} for name, answer in found.items() for row in answer["groups"])
+    return {
+        "total": sum(answer["total"] for answer in found.values()),
+        "groups": heapq.nsmallest(
+            limit, rows, key=lambda row: -row["held"] - row["in_flight"] - row["parked"]
+        ),
+        "not_led_here": [shard.name for shard in shards if shard.name not in found],
+    }
 
 
 def _lane(lane: LaneView) -> dict[str, Any]:
@@ -145,7 +168,9 @@ RESOURCES: Final = (
         lambda api, given: api.lane(given).consumers(),
     ),
     Resource(
-        "/api/lanes/{lane}/groups", "Its groups, perhaps as of a moment ago", "Groups", Api.groups, _GROUPS
+        "/api/lanes/{lane}/groups",
+        "Its groups, perhaps as of a moment ago; of a lane with shards those of all that are active here",
+        "Groups", Api.groups, _GROUPS,
     ),
     Resource(
         "/api/lanes/{lane}/group", "One group, its first messages, and why it waits", "Group", Api.group,

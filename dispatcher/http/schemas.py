@@ -221,11 +221,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         unread=list_of(string(), "hand-over consumers whose queue was never read"),
     ),
     "Groups": _object(
+        "", ("not_led_here",),
         total=integer("how many there are, whatever the limit"),
         groups=list_of(
-            _object("", ("share",), **_GROUP_ROW,
-                    share=number("with sort=busiest: its part of the last minute's messages"))
+            _object("", ("share", "lane"), **_GROUP_ROW,
+                    share=number("with sort=busiest: its part of the last minute's messages"),
+                    lane=string("of a lane with shards: the shard that it is in"))
         ),
+        not_led_here=list_of(string(), "of a lane with shards: those whose groups are not among these"),
     ),
     "Group": _object(
         show=_object(

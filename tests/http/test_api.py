@@ -152,6 +152,38 @@ async def test_groups_are_the_busiest_the_oldest_the_held_and_those_searched_for
     assert {row["group"] for row in await groups("sort=depth&limit=1000")} >= set(map(format_group, HOSTILE))
 
 
+async def test_the_name_of_a_lane_with_shards_stands_for_those_that_are_led_here(bench: Bench) -> None:
+    await bench.run(spread=lane("in", shards=3))
+    settings = bench.settings(spread=lane("in", shards=3))
+    await bench.stop("spread@3")
+    bench.runners["spread@3"] = LaneRunner(settings, settings.lanes["spread@3"])  # not led here
+    client = await bench.client()
+    for group, queue, messages in (
+        ("a 1", "in@1", 1),
+        ("a 2", "in@2", 3),
+        ("a 3", "in@1", 2),
+        ("b", "in@2", 4),
+    ):
+        for _ in range(messages):
+            client.send(queue, b"x", group)
+    await eventually(lambda: [bench.status(f"spread@{n}")["held"] for n in (1, 2)] == [3, 7])
+    server = await served(bench)
+    url = f"http://127.0.0.1:{server.port}/api/lanes/spread/groups"
+    status, body = await get(f"{url}?match=a*&limit=2")
+    assert status == 200, body
+    check("Groups", body)
+    assert [(row["lane"], row["group"]) for row in body["groups"]] == [
+        ("spread@2", "a 2"),
+        ("spread@1", "a 3"),
+    ]
+    assert (body["total"], body["not_led_here"]) == (3, ["spread@3"])
+    for strange in ("sort=busiest", "sort=age", "offset=1", "after=a"):
+        status, body = await get(f"{url}?{strange}")
+        assert (status, body["error"].partition(":")[0]) == (400, strange.partition("=")[0])
+    assert (await get(f"http://127.0.0.1:{server.port}/api/lanes/spread"))[0] == 404
+    await server.stop()
+
+
 async def test_a_groups_page_says_why_it_waits_as_the_command_does(url: str, bench: Bench) -> None:
     for group in ("busy", "paused", "stopping", *map(format_group, HOSTILE)):
         status, body = await get(url + GROUP + quote(group, safe=""))

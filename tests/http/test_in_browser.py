@@ -50,6 +50,10 @@ FACTS = """
 const pairs = [...document.querySelector("main dl").children];
 return Object.fromEntries(pairs.map(e => [...e.children].map(each => each.textContent)));
 """
+SEARCH = """
+document.getElementById("search").value = arguments[0];
+document.querySelector("form button").click();
+"""
 LIVE = "return document.getElementById('connection').textContent === 'Live'"
 
 
@@ -182,11 +186,7 @@ async def test_what_changes_is_pushed_and_a_search_finds_ids(page: Page, bench: 
     await page.has_cells("paused", "stopping")
     await bench.ask("groups.pause", all=True)
     await page.shows("(lane_paused)")
-    search = """
-    document.getElementById("search").value = arguments[0];
-    document.querySelector("form button").click();
-    """
-    await page.ask(search, "<img")
+    await page.ask(SEARCH, "<img")
     await page.has_cells(IDS[1])
     groups = "return [...document.querySelectorAll('[aria-label=Groups] tbody th')].map(e => e.textContent)"
     await eventually(partial(_is, page, groups, [IDS[1]]), what="the group that was searched for, alone")
@@ -308,6 +308,14 @@ async def test_the_shards_of_a_lane_are_shown_together(browser: Browser, bench: 
     ) == ["All lanes", "spread", "spread@2"]
     await page.ask(FOLLOW_ANY, "spread")
     await page.has_cells("spread@1", "spread@2", "spread@3")
+    await page.ask(SEARCH, "0")
+    await page.has_cells("in@1 0", "in@2 0")
+    await page.shows("2 of 2, with “0” in the id")
+    await page.shows("Not led here: spread@3")
+    assert await page.ask(UNNAMED) == []
+    await page.ask(FOLLOW, "in@2 0")
+    await page.shows("Group in@2 0")
+    assert await page.ask("return location.hash") == "#/lanes/spread%402/group/in%402%200"
     assert await asyncio.to_thread(browser.console) == []
     await asyncio.to_thread(browser.visit, "about:blank")
     await server.stop()

@@ -22,18 +22,22 @@ export const name = id => h("bdi", null, id);
 
 /** What the page of a lane shows: paths of the API by their names. */
 export function lanePaths({ lane, list, search }) {
-  const pattern = /[*?]/.test(search ?? "") ? search : `*${search}*`;
   const [, , query] = LISTS.find(([id]) => id === list) ?? LISTS[0];
-  const groups = search ? `match=${encodeURIComponent(pattern)}&limit=50` : query;
   return {
     lane: lanePath(lane),
     samples: `/api/samples?lane=${encodeURIComponent(lane)}`,
     consumers: `${lanePath(lane)}/consumers`,
-    groups: `${lanePath(lane)}/groups?${groups}`,
+    groups: search ? searchPath(lane, search) : `${lanePath(lane)}/groups?${query}`,
     stopped: `${lanePath(lane)}/stopped`,
     dead: `${lanePath(lane)}/dead`,
     operations: `${lanePath(lane)}/operations`,
   };
+}
+
+/** The groups of a lane, or of all its shards, whose ids have that text. */
+export function searchPath(lane, text) {
+  const pattern = /[*?]/.test(text) ? text : `*${text}*`;
+  return `${lanePath(lane)}/groups?match=${encodeURIComponent(pattern)}&limit=50`;
 }
 
 /** Whether a lane is led, and what holds all of it, if anything does: an element each. */
@@ -175,26 +179,36 @@ function groups(route, found, onSearch) {
   const shown = LISTS.find(([id]) => id === route.list) ?? LISTS[0];
   const links = LISTS.map(([id, title]) => h("a", { key: id, href: listHref(route.lane, id),
     "aria-current": !route.search && id === shown[0] ? "true" : null }, title));
-  const note = route.search ? `with “${route.search}” in the id` : shown[3];
   return [
     h("h3", null, "Groups"),
     h("nav", { class: "lists", "aria-label": "Which groups" }, links),
-    h("form", { onsubmit: onSearch, role: "search" },
-      h("label", { for: "search" }, "Id"), h("input", { id: "search", name: "search", type: "search",
-        autocomplete: "off", spellcheck: "false", "aria-describedby": "search-note" }),
-      h("button", { type: "submit" }, "Search"),
-      h("span", { id: "search-note", class: "dim" }, "a part of it; * and ? stand for any")),
+    searchForm(onSearch),
     route.search ? h("p", { key: "exact" },
       h("a", { href: groupHref(route.lane, route.search) }, "The group ", name(route.search))) : null,
-    found ? groupTable(route, found, note) : h("p", { class: "dim" }, "Looking at all groups"),
+    groupTable(route, found, shown[3]),
   ];
 }
 
-function groupTable(route, found, note) {
+/** Where a text is given that ids of groups have. */
+export function searchForm(onSearch) {
+  return h("form", { key: "search", onsubmit: onSearch, role: "search" },
+    h("label", { for: "search" }, "Id"), h("input", { id: "search", name: "search", type: "search",
+      autocomplete: "off", spellcheck: "false", "aria-describedby": "search-note" }),
+    h("button", { type: "submit" }, "Search"),
+    h("span", { id: "search-note", class: "dim" }, "a part of it; * and ? stand for any"));
+}
+
+/** Groups that the API has listed. `order`: in which order they are, unless they were searched for. */
+export function groupTable({ lane, search }, found, order) {
+  if (!found) return h("p", { key: "looking", class: "dim" }, "Looking at all groups");
+  const note = search ? `with “${search}” in the id` : order;
   const withShare = found.groups.some(row => row.share !== undefined);
-  const columns = [["group", ""], ...(withShare ? [["share", "n"]] : []), ["why it waits", "wide"], ["owner", "id"],
-    ["waits", "n"], ["out", "n"], ["out for", "n"], ["oldest waits for", "n"]];
-  const rows = found.groups.map(row => [row.group, h("a", { href: groupHref(route.lane, row.group) }, name(row.group)),
+  const withShard = found.not_led_here !== undefined;
+  const columns = [["group", ""], ...(withShard ? [["shard", ""]] : []), ...(withShare ? [["share", "n"]] : []),
+    ["why it waits", "wide"], ["owner", "id"], ["waits", "n"], ["out", "n"], ["out for", "n"], ["oldest waits for", "n"]];
+  const rows = found.groups.map(row => [[row.lane, row.group].join(" "),
+    h("a", { href: groupHref(row.lane ?? lane, row.group) }, name(row.group)),
+    ...(withShard ? [h("a", { href: laneHref(row.lane) }, name(row.lane))] : []),
     ...(withShare ? [percent(row.share)] : []),
     [row.verdict, row.reason ? [" ", h("code", null, row.reason)] : null], orNone(row.owner),
     count(row.held + row.parked), count(row.in_flight), span(row.oldest_in_flight_ms), span(row.oldest_ms)]);

@@ -3,9 +3,9 @@
 import { Actions } from "./actions.js";
 import { h, render } from "./dom.js";
 import { groupPage, groupPaths } from "./group.js";
-import { laneBody, laneHead, lanePaths, name } from "./lane.js";
+import { laneBody, laneHead, lanePaths, name, searchPath } from "./lane.js";
 import { laneHref, shardsHref, wholeOf } from "./paths.js";
-import { shardsBody, way, wholeLanes } from "./shards.js";
+import { shardsBody, shardsSearch, way, wholeLanes } from "./shards.js";
 import { Stream } from "./stream.js";
 
 const main = document.getElementById("main");
@@ -58,10 +58,11 @@ function showState(state) {
 /** What an address is about. Its parts are encoded one by one, for ids may be anything. */
 function routeOf(hash) {
   const [first, lane, what, value] = hash.replace(/^#\/?/, "").split("/").map(decoded);
-  if (first === "shards" && lane) return { page: "shards", lane };
+  const search = what === "search" && value || null;
+  if (first === "shards" && lane) return { page: "shards", lane, search };
   if (first !== "lanes" || !lane) return { page: "home" };
   if (what === "group" && value) return { page: "group", lane, group: value };
-  if (what === "search" && value) return { page: "lane", lane, search: value };
+  if (search) return { page: "lane", lane, search };
   return { page: "lane", lane, list: what === "groups" ? value : "busiest" };
 }
 
@@ -77,7 +78,8 @@ function pathsOf(at) {
   switch (at.page) {
     case "lane": return lanePaths(at);
     case "group": return groupPaths(at);
-    default: return { lanes: "/api/lanes", samples: "/api/samples" };
+    default: return { lanes: "/api/lanes", samples: "/api/samples",
+      ...(at.search ? { groups: searchPath(at.lane, at.search) } : {}) };
   }
 }
 
@@ -125,7 +127,7 @@ function pageOf(found) {
       return groupPage(route, found, actions);
     case "shards":
       document.title = `${route.lane} – Dispatcher`;
-      return [way(route.lane), ...lanes(found, route.lane)];
+      return [way(route.lane), ...lanes(found, route.lane), found.lanes ? shardsSearch(route, found, search) : null];
     default:
       document.title = "Dispatcher";
       return lanes(found);
@@ -157,7 +159,8 @@ function lanePage(found) {
 function search(event) {
   event.preventDefault();
   const text = new FormData(event.target).get("search").trim();
-  location.hash = text ? `${laneHref(route.lane)}/search/${encodeURIComponent(text)}` : laneHref(route.lane);
+  const page = route.page === "shards" ? shardsHref(route.lane) : laneHref(route.lane);
+  location.hash = text ? `${page}/search/${encodeURIComponent(text)}` : page;
 }
 
 addEventListener("hashchange", go);

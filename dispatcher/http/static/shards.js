@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { count, orNone, rate } from "./format.js";
-import { laneState, name } from "./lane.js";
+import { groupTable, laneState, name, searchForm } from "./lane.js";
 import { laneHref, shardsHref, wholeOf } from "./paths.js";
 import { facts, table } from "./table.js";
 
@@ -50,6 +50,16 @@ export function shardsBody(shards, samples) {
       shards.map(shard => [shard.lane, h("a", { href: laneHref(shard.lane) }, name(shard.lane)), state(shard),
         orNone(shard.status?.dispatcher ?? shard.leader), rate(settled(shard)), ...numbers(shard.status)])),
   ];
+}
+
+/** Groups of all shards that are led here, found by their ids. */
+export function shardsSearch(route, found, onSearch) {
+  const elsewhere = found.groups?.not_led_here ?? [];
+  return h("section", { key: "search" },
+    h("h3", null, "Groups"),
+    searchForm(onSearch),
+    route.search ? groupTable(route, found.groups) : null,
+    elsewhere.length ? h("p", { key: "elsewhere", class: "dim" }, "Not led here: ", name(elsewhere.join(", "))) : null);
 }
 
 function numbers(status) {
