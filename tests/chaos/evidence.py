@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from dispatcher.core.parking.relocation import RELOCATIONS_UNCONFIRMED_MAX
+from dispatcher.core.recovery.consumer_reports import HEARTBEATS_TO_WAIT
 from dispatcher.judge.judge import Forgotten, Release, Story, doubled, is_ghost, violations
 from dispatcher.judge.record import HandlingRecord, Incarnation, LifeRecord, MessageKey, in_order
 from dispatcher.nodes.local_cluster import PAUSE_MINORITY
@@ -42,6 +43,8 @@ from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.rules import is_closing
 
+#: For so long a leader that trusts Redis with nothing lets consumers answer, whose heartbeat is 1 s here.
+ASKED_S: Final = HEARTBEATS_TO_WAIT * 1.0
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 2.5
 
@@ -114,7 +117,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
         closes=is_closing,
     )  # fmt: skip
     story = story._replace(repeated=repeated | parked_twice(handlings, story))
-    story = story._replace(behind=came_behind(handlings, story))
+    silent = [interval for process in consumers for interval in process.silent]
+    story = story._replace(behind=came_behind(handlings, story, silent))
     led, restored = leaderships(stage, lane)
     took_over = [at for one in led for at in (one.since, one.until)]
     balanced = balance(
@@ -166,14 +170,16 @@ def parked_twice(record: list[HandlingRecord], story: Story) -> frozenset[Messag
     return twice if len(twice) <= RELOCATIONS_UNCONFIRMED_MAX * len(story.forgotten) else frozenset()
 
 
-def came_behind(record: list[HandlingRecord], story: Story) -> frozenset[MessageKey]:
+def came_behind(record: list[HandlingRecord], story: Story, silent: list[Interval]) -> frozenset[MessageKey]:
     """Messages that came back from consumers that died or failed them shortly before everything was
-    forgotten: only Redis knew that they precede those of their group that are parked (docs/guarantees.md,
-    "Two failures at once"). A consumer had no more of them than its prefetch."""
+    forgotten, or that consumers had in hand that could not say so: only Redis knew that they precede those of
+    their group that are parked (docs/guarantees.md, "Two failures at once"). A consumer had no more of them
+    than its prefetch. `silent`: when a consumer could not answer."""
     gaps = [gap for gap in story.forgotten if gap.since > -math.inf]
     most = 0
     for since, until in [(gap.since - IN_FRONT_MS / 1_000, gap.until) for gap in gaps]:
         most += PREFETCH_OF_BARE * sum(since <= at <= until for at in story.killed_at.values())
+        most += PREFETCH_OF_BARE * sum(begun <= until + ASKED_S and until <= end for begun, end in silent)
         most += sum(h.failed and h.end is not None and since <= h.end <= until for h in record)
     begun_last = {handling.message: handling.start for handling in record}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -256,20 +257,21 @@ class Faults(Commands, NodeFaults):
 
     async def stall_consumer(self, fault: Fault, happened: Happened) -> None:
         if process := self._consumer(fault, happened):
-            await self._stall(process.proxy, fault)
+            with _silent(process):
+                await self._stall(process.proxy, fault)
 
     async def half_stall_consumer(self, fault: Fault, happened: Happened) -> None:
         if process := self._consumer(fault, happened):
-            await self._half_stall(process.proxy, fault, happened)
+            with _silent(process):
+                await self._half_stall(process.proxy, fault, happened)
 
     async def _freeze(self, process: Process | None, fault: Fault) -> None:
         if process is None:
             return
-        since = time.monotonic()
-        process.signal(signal.SIGSTOP)
-        await self._last(fault)
-        process.signal(signal.SIGCONT)
-        process.frozen.append((since, time.monotonic()))
+        with _silent(process):
+            process.signal(signal.SIGSTOP)
+            await self._last(fault)
+            process.signal(signal.SIGCONT)
 
     # -- producers --
 
@@ -366,6 +368,14 @@ class Faults(Commands, NodeFaults):
             outage.killed = True
             happened.note = "came up at the second attempt"
         outage.until = time.monotonic()
+
+
+@contextlib.contextmanager
+def _silent(process: Process) -> Iterator[None]:
+    """It can't answer meanwhile."""
+    since = time.monotonic()
+    yield
+    process.silent.append((since, time.monotonic()))
 
 
 def _copied(source: Path, target: Path) -> None:

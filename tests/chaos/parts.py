@@ -31,7 +31,7 @@ class Process:
     popen: subprocess.Popen[bytes] | Forked
     killed_at: float | None = None
     left_at: float | None = None
-    frozen: list[tuple[float, float]] = field(default_factory=list)
+    silent: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
     stuck: bool = False  # it is well, and ends nothing
 
     @property

@@ -135,6 +135,22 @@ def test_what_a_consumer_had_that_died_before_redis_forgot_may_come_behind(docto
     assert "out of order" in doctored.found(), "no consumer had died by then"
 
 
+def test_what_a_consumer_had_that_could_not_say_so_may_come_behind(doctored: Doctored) -> None:
+    """`a` stood still with 2 in hand while the next leader asked, and lost its connection. 3 was parked."""
+    doctored.write(doctored.a, ONE)
+    doctored.write(doctored.b, handled(3, 15.0, 1, epoch=2), handled(2, 26.0, 2, epoch=2, attempt=2))
+    doctored.a.killed_at = 25.0
+    doctored.stage.redis_outages = [Outage(3.5, 4.0, killed=True, back_to=3.5)]
+    doctored.led_at(4.4)
+    assert doctored.found() == {"out of order"}
+    doctored.a.silent = [(0.5, 4.3)]
+    assert doctored.found() == {"out of order"}, "it could answer when it was asked"
+    doctored.a.silent = [(0.5, 24.0)]
+    assert not doctored.found()
+    doctored.a.silent = [(10.0, 24.0)]
+    assert doctored.found() == {"out of order"}, "it had been asked before"
+
+
 def test_more_than_a_consumer_had_may_not_come_behind(doctored: Doctored) -> None:
     late = [handled(number, 100.0 + number, number, epoch=2) for number in range(2, 60)]
     doctored.published(*range(1, 61))

@@ -143,6 +143,17 @@ def test_p9_what_was_read_from_a_lower_number_is_parked_in_front_of_a_higher_one
     assert after_forgetting(bench) == [2, 3, 4]
 
 
+def test_p9b_what_is_at_a_consumer_that_can_not_answer_comes_behind() -> None:
+    """RabbitMQ gives a1 back like any message. That the parked ones are newer only consumer one knows."""
+    clause("P-9b", "the messages that it has may come behind those of their groups that are parked")
+    bench = blocked()
+    bench.fail_over(forget=True)
+    bench.join("two", prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS)
+    finish(bench)
+    assert numbers(bench) == [1, *range(2, 11), 1]
+
+
 def test_p9_without_a_higher_number_it_waits_where_it_is_and_nothing_is_said() -> None:
     clause("P-9a", "If no parking queue with a higher number is free, the message waits where it is")
     bench = stopped(parking=1)
