@@ -77,7 +77,7 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL) -> Verdict:
         found += await _left_over(client, lane, evidence, dead)
         if stage.keeps(lane):
             stream = f"{PREFIX}.{lane.name}.history"
-            found += await not_kept(stage.servers.amqp_url, stream, evidence.story.published)
+            found += await not_kept([node.amqp_url for node in stage.nodes], stream, evidence.story.published)
         found += await asyncio.to_thread(told_wrongly, stage, lane)
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
         after_faults = _stalls(stage, evidence, limits, until)
