@@ -152,9 +152,7 @@ class LaneRunner:
         """Try everything once that an operator may have to change first. Raises ConfigurationError,
         BrokerUnavailable or StoreUnavailable."""
         try:
-            link = await Link.open(
-                self._settings.rabbitmq, name=self._connection_name(), on_events=lambda _: None
-            )
+            link = await self._open_another()
         except LoginRefused as refused:
             raise ConfigurationError(f"{self._settings.rabbitmq.url_key}: {refused}") from None
         try:
@@ -162,7 +160,7 @@ class LaneRunner:
             inbound = await quorum_inbound(link, self._lane)
             self._is_new |= (await declare_lane(link, self._names, self._lane, inbound)).is_new
             await bind_inbound(link, self._names, self._lane)
-            await open_shards(link, self._lane, self._settings.prefix, at_start=True)
+            await open_shards(link, self._lane, self._settings.prefix, self._open_another, at_start=True)
         finally:
             await link.close()
         await (await self._open_store()).close()
@@ -299,7 +297,7 @@ class LaneRunner:
             own = await declare_lane(link, self._names, self._lane, inbound.quorum)
             self._is_new |= own.is_new
             await bind_inbound(link, self._names, self._lane)
-            await open_shards(link, self._lane, self._settings.prefix, at_start=False)
+            await open_shards(link, self._lane, self._settings.prefix, self._open_another, at_start=False)
             self._tell_kept(own.kept)
             channels = self._channels = Channels(
                 link, self._names, quorum=own.quorum, lock_retry_s=self.lock_retry_s
@@ -316,7 +314,7 @@ class LaneRunner:
                 await prepare_inbound(link, self._lane)
                 self._tell_unknown((await refuse_unusable(link, self._lane)).unknown)
                 await bind_inbound(link, self._names, self._lane)
-                await open_shards(link, self._lane, self._settings.prefix, at_start=False)
+                await open_shards(link, self._lane, self._settings.prefix, self._open_another, at_start=False)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
             session, witness = await self._take_over(link, channels, store, own)
@@ -382,6 +380,11 @@ class LaneRunner:
         link = await Link.open(self._settings.rabbitmq, name=name, on_events=on_events, last=last)
         self._url = link.url
         return link
+
+    async def _open_another(self) -> Link:
+        """A connection beside the lane's own."""
+        rabbitmq, name = self._settings.rabbitmq, self._connection_name()
+        return await Link.open(rabbitmq, name=name, on_events=lambda _: None)
 
     async def _open_probe(self, on_events: Callable[[list[Any]], None]) -> Link:
         """A connection to the node that the lane is led through."""

@@ -73,23 +73,24 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 
-async def open_shards(link: Link, lane: LaneSettings, prefix: str, *, at_start: bool) -> None:
+async def open_shards(link: Link, lane: LaneSettings, prefix: str, anew: OpenLink, *, at_start: bool) -> None:
     """Lead producers to the shards of the lane that `lane` is one of, if all its inbound queues are there.
 
     If they are led there already, only the start looks closer: it proves that all inbound queues agree.
-    Raises ConfigurationError for what an operator has to change.
+    `anew` opens another link, if `link` is lost because a former shard can't be looked into. Raises
+    ConfigurationError for what an operator has to change.
     """
     shard = lane.shard
     path = f"lanes.{whole_name(lane.name)}.shards"
     try:
         if shard is not None:
-            await _Way(link, lane, shard, prefix).open(at_start=at_start)
+            await _Way(link, lane, shard, prefix).open(anew, at_start=at_start)
         elif at_start:
             await _no_longer_shards(link, lane, prefix)
     except BrokerUnavailable as refused:
         if UNKNOWN_RING in str(refused):
             raise ConfigurationError(f"{path}: {PLUGIN_IS_MISSING}") from refused
-        if isinstance(refused, ChannelRefused) and refused.code == ACCESS_REFUSED:
+        if _lacks_right(refused):
             raise ConfigurationError(f"{path}: {refused}") from refused
         raise
 
@@ -119,7 +120,7 @@ class _Way:
         self._queues = [inbound.queue.removesuffix(ending) for inbound in lane.inbound]  # as configured
         self._path = f"lanes.{shard.lane}.shards"
 
-    async def open(self, *, at_start: bool) -> None:
+    async def open(self, anew: OpenLink, *, at_start: bool) -> None:
         if not at_start and await exchange_exists(self._link, self._names.exchange):
             await self._bind_own()
             return
@@ -132,7 +133,7 @@ class _Way:
         if await self._keep(placed):
             is_led = await self._lead()
         else:
-            is_led = await self._leave_former() and await self._lead_anew(placed)
+            is_led = await self._leave_former(anew) and await self._lead_anew(placed)
         if is_led:
             self._tell()
 
@@ -333,13 +334,19 @@ class _Way:
         await self._link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
         return True
 
-    async def _leave_former(self) -> bool:
+    async def _leave_former(self, anew: OpenLink) -> bool:
         """Groups go to other shards from now on. False: not yet, for something is left in former ones that
-        are shards of today as well, which hand it out. Raises ConfigurationError if something is left in
-        others, or if another header had the group: a group of today may be in any shard then."""
+        are shards of today as well, which hand it out; or one can't be looked into now. Raises
+        ConfigurationError if something is left in others, or if another header had the group: a group of
+        today may be in any shard then."""
         former = _Former(self._link, self._names, self._queues)
         for is_led_to in (True, False):
-            remains = await former.remains()
+            try:
+                remains = await former.remains()
+            except BrokerUnavailable as problem:
+                if _lacks_right(problem) or not await self._stay(anew, str(problem)):
+                    raise
+                return False
             self._refuse(
                 [each for number, left in remains.items() for each in left if number > self._shard.shards]
             )
@@ -349,12 +356,25 @@ class _Way:
                 if kept is None:
                     self._refuse(left)
                     return False
-                log.warning("shards_kept", lane=self._shard.lane, left=left)
+                self._tell_kept(left)
                 await kept._lead_again()
                 return False
             if is_led_to:  # and somebody may have published since
                 await _delete(self._link, self._names.exchange)
                 await asyncio.sleep(_EMPTY_LOOK_S)  # what they have published may be on its way to its queue
+        return True
+
+    async def _stay(self, anew: OpenLink, problem: str) -> bool:
+        """Lead producers to the former shards, over another link: RabbitMQ ends the one over which somebody
+        reads a queue that has no leader. False: that can't be done now."""
+        link = await anew()
+        try:
+            kept = await _Way(link, self._lane, self._shard, self._names.prefix)._kept()
+            if kept is None or not await kept._lead_again():
+                return False
+        finally:
+            await link.close()
+        self._tell_kept([problem])
         return True
 
     async def _kept(self) -> _Way | None:
@@ -366,11 +386,16 @@ class _Way:
                 return way
         return None
 
-    async def _lead_again(self) -> None:
+    def _tell_kept(self, left: list[str]) -> None:
+        log.warning("shards_kept", lane=self._shard.lane, left=left)
+
+    async def _lead_again(self) -> bool:
         """After a restart of RabbitMQ, or when the exchange was deleted just now. Nobody is led there by a
-        version of RabbitMQ that spreads groups otherwise."""
-        if await self._make() and await self._keep(await self._placed()) and await self._lead():
+        version of RabbitMQ that spreads groups otherwise, nor while the node of a queue is away: False."""
+        is_led = await self._make() and await self._keep(await self._placed()) and await self._lead()
+        if is_led:
             self._tell()
+        return is_led
 
 
 class _Former:
@@ -408,6 +433,11 @@ async def _no_longer_shards(link: Link, lane: LaneSettings, prefix: str) -> None
         left = _left(each for of_shard in remains.values() for each in of_shard)
         raise ConfigurationError(f"lanes.{lane.name}.shards: {left}")
     await _delete(link, names.exchange, *names.kept)
+
+
+def _lacks_right(problem: BrokerUnavailable) -> bool:
+    """An operator has to give it."""
+    return isinstance(problem, ChannelRefused) and problem.code == ACCESS_REFUSED
 
 
 def _left(remains: Iterable[str]) -> str:

@@ -1,5 +1,5 @@
-"""`lane reshard` while an inbound queue of a shard can't be looked into: groups stay where they are until it
-can, and nothing of them is lost or comes out of order."""
+"""Another number of shards while an inbound queue of a shard can't be looked into: groups stay where they are
+until it can, and nothing of them is lost or comes out of order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from dispatcher.amqp.methods import ExchangeDelete
 from dispatcher.nodes import LocalCluster, with_vhost
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.shards import ShardNames, shard_name
@@ -15,6 +16,7 @@ from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.harness import LANE, START_S, Bench, bench_of, lane
 from tests.service.program import Ended, program
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -84,6 +86,41 @@ async def test_groups_stay_in_their_shards_while_one_can_not_be_looked_into(
         after = sorted([*first, *((group, b"3") for group in GROUPS)])
         await eventually(lambda: sorted(got()) == after, START_S, "what came after the change")
         assert b"3" not in consumers[-1].bodies()
+
+
+async def test_a_start_leaves_groups_where_they_are_while_a_former_shard_can_not_be_looked_into(
+    cluster: LocalCluster, vhost: Vhost
+) -> None:
+    """The exchange is gone, as after a restart of all nodes: without it nobody can publish."""
+    clause("S-5", "or can't look into a shard, leaves the groups where they were")
+    *urls, lost_url = [with_vhost(url, vhost.name) for url in cluster.amqp_urls]
+    changes = {"rabbitmq": {"urls": urls}}
+    async with bench_of(vhost) as bench, Client.opened(RabbitSettings(url=lost_url)) as at_lost:
+        client, names = await bench.client(), ShardNames(LANE, vhost.redis_prefix)
+        for number in range(1, SHARDS):
+            await client.declare(shard_name("in", number), x_queue_type="quorum")
+        await at_lost.declare(shard_name("in", SHARDS), **NO_LEADER)
+        await bench.run(changes=changes, **{LANE: lane(shards=SHARDS)})
+        await published(client, names, b"1", GROUPS)
+        await eventually(lambda: sum(bench.status(name)["held"] for name in NAMES) == len(GROUPS))
+        listed = [await bench.ask("groups.list", name) for name in NAMES[:-1]]
+        others = [row["group"] for each in listed for row in each["groups"]]
+        for name in NAMES:
+            await bench.stop(name)
+        await client.link.call(client.channel, ExchangeDelete(exchange=names.exchange))
+        await asyncio.to_thread(cluster.nodes[2].kill9)
+        await asyncio.to_thread(cluster.wait_for, cluster.nodes[:2])
+
+        await bench.run(changes=changes, **{LANE: lane(shards=SHARDS - 1)})
+        await published(client, names, b"2", others)
+        consumers = [await bench.joined("c", name) for name in NAMES[:-1]]
+
+        def got() -> list[tuple[str, bytes]]:
+            return [(copy.group.decode(), copy.body) for each in consumers for copy in each.received]
+
+        wanted = sorted((group, body) for group in others for body in (b"1", b"2"))
+        await eventually(lambda: sorted(got()) == wanted, START_S, "all of the shards that are led")
+        assert all(got().index((group, b"1")) < got().index((group, b"2")) for group in others)
 
 
 async def published(client: Client, names: ShardNames, body: bytes, groups: list[str]) -> None:

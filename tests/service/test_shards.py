@@ -174,7 +174,7 @@ async def drained(bench: Bench, count: int) -> dict[int, list[ProtocolConsumer]]
 
 
 async def test_more_shards_count_from_the_start_that_finds_the_former_ones_empty(bench: Bench) -> None:
-    clause("S-5", "A start that does not find that leaves the groups where they were")
+    clause("S-5", "A start that does not find that")
     client, names = await bench.client(), names_in(bench.vhost)
     await bench.run(**{LANE: shards(2)})
     publish(client, names, 0, 1)

@@ -152,7 +152,9 @@ class Way:
         return self._lane.model_copy(update={"shards": count})
 
     async def open(self, count: int, link: Link | None = None, *, at_start: bool = True) -> None:
-        await open_shards(link or self._link, self.lane(count), self._names.prefix, at_start=at_start)
+        await open_shards(
+            link or self._link, self.lane(count), self._names.prefix, _killed, at_start=at_start
+        )
 
     async def change(self, at: int) -> int:
         """To three shards; before this step the connection ends. How many steps were begun."""
