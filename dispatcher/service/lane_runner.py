@@ -130,6 +130,7 @@ class LaneRunner:
         self._lane_epoch_min = 0  # consumers have seen numbers below it
         self._bisect_state = NOTHING_REJECTED
         self._is_new = False  # its exchange was not there: no consumer can hold anything of it
+        self._is_unproven = False  # the start could not look where groups belong
         self._delivered_again = 0  # times in a row that this has ended a leadership
         #: Of these: because of the message with this fingerprint, which may be another one.
         self._by_message: Counter[bytes] = Counter()
@@ -151,6 +152,7 @@ class LaneRunner:
     async def prepare(self) -> None:
         """Try everything once that an operator may have to change first. Raises ConfigurationError,
         BrokerUnavailable or StoreUnavailable."""
+        self._is_unproven = True
         try:
             link = await self._open_another()
         except LoginRefused as refused:
@@ -160,7 +162,7 @@ class LaneRunner:
             inbound = await quorum_inbound(link, self._lane)
             self._is_new |= (await declare_lane(link, self._names, self._lane, inbound)).is_new
             await bind_inbound(link, self._names, self._lane)
-            await open_shards(link, self._lane, self._settings.prefix, self._open_another, at_start=True)
+            await self._open_shards(link)
         finally:
             await link.close()
         await (await self._open_store()).close()
@@ -297,7 +299,7 @@ class LaneRunner:
             own = await declare_lane(link, self._names, self._lane, inbound.quorum)
             self._is_new |= own.is_new
             await bind_inbound(link, self._names, self._lane)
-            await open_shards(link, self._lane, self._settings.prefix, self._open_another, at_start=False)
+            await self._open_shards(link)
             self._tell_kept(own.kept)
             channels = self._channels = Channels(
                 link, self._names, quorum=own.quorum, lock_retry_s=self.lock_retry_s
@@ -314,7 +316,7 @@ class LaneRunner:
                 await prepare_inbound(link, self._lane)
                 self._tell_unknown((await refuse_unusable(link, self._lane)).unknown)
                 await bind_inbound(link, self._names, self._lane)
-                await open_shards(link, self._lane, self._settings.prefix, self._open_another, at_start=False)
+                await self._open_shards(link)
             self.state = RunnerState.RECOVERING
             store = await self._open_store()
             session, witness = await self._take_over(link, channels, store, own)
@@ -380,6 +382,11 @@ class LaneRunner:
         link = await Link.open(self._settings.rabbitmq, name=name, on_events=on_events, last=last)
         self._url = link.url
         return link
+
+    async def _open_shards(self, link: Link) -> None:
+        prefix, anew = self._settings.prefix, self._open_another
+        await open_shards(link, self._lane, prefix, anew, at_start=self._is_unproven)
+        self._is_unproven = False
 
     async def _open_another(self) -> Link:
         """A connection beside the lane's own."""

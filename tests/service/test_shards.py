@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from dispatcher.amqp.methods import ExchangeDeclare
-from dispatcher.errors import ConfigurationError
+from dispatcher.errors import BrokerUnavailable, ConfigurationError
 from dispatcher.nodes.servers import PrivateServers
-from dispatcher.service.lane_runner import RunnerState
+from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.service.shards import PLUGIN, RING_TYPE, fingerprint
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.amqp.samples import text
+from tests.client.tcp_proxy import TcpProxy
 from tests.conftest import Vhost
 from tests.service.clients import Client
 from tests.service.conftest import Starter
@@ -231,6 +232,31 @@ async def test_fewer_shards_are_refused_until_the_former_ones_are_empty(bench: B
     await stopped(bench)
     await bench.run(**{LANE: shards(fewer)})
     assert set(bench._tasks) == ({LANE} if fewer == 1 else {shard_name(LANE, 1), shard_name(LANE, 2)})
+
+
+@pytest.mark.parametrize("fewer", [1, 2])
+async def test_fewer_shards_are_refused_also_if_rabbitmq_was_away_at_the_start(
+    bench: Bench, fewer: int
+) -> None:
+    clause("S-4", "and before former shards were looked into")
+    client, names = await bench.client(), names_in(bench.vhost)
+    await bench.run(**{LANE: shards(3)})
+    publish(client, names, 0, 1)
+    await client.confirmed()
+    await stopped(bench)
+    async with TcpProxy(bench.vhost.amqp_url) as proxy:
+        proxy.refuses = True
+        settings = bench.settings(changes={"rabbitmq": {"url": proxy.url}}, **{LANE: shards(fewer)})
+        bench.runners = {name: LaneRunner(settings, each) for name, each in settings.lanes.items()}
+        for runner in bench.runners.values():
+            with pytest.raises(BrokerUnavailable):
+                await runner.prepare()
+        proxy.refuses = False
+        for name, runner in bench.runners.items():
+            bench._tasks[name] = asyncio.create_task(runner.run())
+        left = shard_name("high", 3)
+        await eventually(lambda: all(left in (runner.problem or "") for runner in bench.runners.values()))
+        await stopped(bench)
 
 
 async def test_producers_are_led_to_the_kept_shards_after_a_restart_of_rabbitmq(
