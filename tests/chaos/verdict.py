@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.amqp.events import Fetched
+from dispatcher.errors import DispatcherError
 from dispatcher.judge.judge import say, that_count, violations
 from dispatcher.judge.record import HandlingRecord, MessageKey
 from dispatcher.nodes.local_cluster import PAUSE_MINORITY
@@ -23,6 +24,7 @@ from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.leaderless import without_leader
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
@@ -61,7 +63,10 @@ class Verdict:
 
 
 async def end_and_judge(stage: Stage, limits: Limits = USUAL) -> Verdict:
-    """Let everything be handled, stop everything in order, look at what is left and what was recorded."""
+    """Let everything be handled, stop everything in order, look at what is left and what was recorded.
+
+    Raises DispatcherError if RabbitMQ does not give out what it has: that is no verdict.
+    """
     verdict, until = Verdict(), time.monotonic()
     await _wind_down(stage, verdict)
     client = await Client.open(stage.rabbitmq)
@@ -126,6 +131,8 @@ async def _wind_down(stage: Stage, verdict: Verdict) -> None:
     client = await Client.open(stage.rabbitmq)
     operator = Decider(stage)
     if problem := await drain(lambda: _is_drained(stage, client, operator), stage.handled):
+        if left := await asyncio.to_thread(without_leader, stage.nodes[0]):
+            raise DispatcherError(f"RabbitMQ has left queues without a leader: {', '.join(left)}")
         verdict.problems.append(problem)
     verdict.drained_s = asyncio.get_running_loop().time() - begun
     if wrong := await stage.stop(stage.living(stage.consumers)):
