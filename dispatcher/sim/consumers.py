@@ -307,9 +307,10 @@ class Application:
         random = self._machine.world.scheduler.random
         assert process is not None
         life = self._history.begun(self._incarnations[message], message)
-        work_ms = int(random.random() * 2 * plan.work_ms) * self._machine.slowness
-        if random.random() < 0.01:
-            work_ms *= 20
+        work_ms, times = int(random.random() * 2 * plan.work_ms), self._machine.slowness
+        if random.random() < 0.01:  # not of a slow one: both together would take longer than a run may
+            times = max(times, 20)
+        work_ms *= times
         if life.hangs:
             work_ms, life.hangs = HANG_MS, False
         then = self._die if life.kills else self._finish
