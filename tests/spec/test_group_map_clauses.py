@@ -9,7 +9,12 @@ from zlib import crc32
 
 import pytest
 
+from dispatcher.core.effects import Snapshot
+from dispatcher.core.events import RedeliveriesEnded
+from dispatcher.core.lane import Lane
+from dispatcher.core.options import LaneOptions
 from dispatcher.core.placement import policy
+from dispatcher.core.tables import IncarnationRow, OwnerRow
 from tests.spec.lane_bench import LaneBench, clause, names
 
 
@@ -59,6 +64,22 @@ def test_o14_a_group_that_has_something_is_never_forgotten() -> None:
     assert [bench.holder(name) for name in ("a2", "a3", "b2")] == ["slow"] * 3
     bench.settle("slow", "a2", "a3", "b2")
     assert len(bench.lane.state.groups) == 2
+
+
+def test_o14_after_a_take_over_none_is_forgotten_before_all_has_come_back() -> None:
+    clause("O-14", "After a take-over none is forgotten before all unacknowledged messages have come back")
+    now_ms = 1_800_000_000_000
+    snapshot = Snapshot(
+        lane_epoch=7, complete=True, broker_restarted=False,
+        owners={b"a": OwnerRow(1, 5), b"b": OwnerRow(1, 6), b"c": OwnerRow(1, 7)},
+        incarnations={1: IncarnationRow("one", "one-1", "one-1.1", 1, 10, "live")},
+    )  # fmt: skip
+    options = LaneOptions(policy=policy("exclusive"), inbounds=(("in", 1),), groups_remembered=1)
+    lane = Lane(options, snapshot, now_ms)
+    lane.start(now_ms)
+    assert not lane.step([], now_ms + 5_000).owners, "a queue of many replicas may take its time"
+    assert lane.next_deadline_ms() != now_ms + 5_001, "time alone changes nothing"
+    assert len(lane.step([RedeliveriesEnded(0)], now_ms + 6_000).owners) == 2
 
 
 def test_o14_very_many_groups_are_forgotten_over_some_steps() -> None:

@@ -44,9 +44,8 @@ class IdleGroups(Feature):
     def before_pass(self) -> None:
         """Take those from their owners that rest for too long, or that are too many."""
         state = self._state
-        if state.now_ms < state.lane_holds.suspended_until_ms:
+        if state.now_ms < state.lane_holds.suspended_until_ms or not self._look_whether_all_is_here():
             return
-        self._look_whether_all_is_here(state)
         for _ in range(RELEASED_PER_STEP):
             group = self._first()
             if group is None:
@@ -59,17 +58,18 @@ class IdleGroups(Feature):
                 return
             release(state, group)
 
-    def _look_whether_all_is_here(self, state: LaneState) -> None:
+    def _look_whether_all_is_here(self) -> bool:
         """No group rests before everything has come back after a take-over: a queue may take longer for that
-        than groups may be idle (G-6)."""
+        than groups may be idle, and what comes back may be of any group (G-6)."""
         if not self._is_all_here:
-            self._anew_ms = state.now_ms
-            self._is_all_here = not state.absent.some_may_come()
+            self._anew_ms = self._state.now_ms
+            self._is_all_here = not self._state.absent.some_may_come()
+        return self._is_all_here
 
     def next_deadline_ms(self) -> int | None:
         """When the next one will have rested for too long; at once while there are too many."""
         state = self._state
-        if state.now_ms < state.lane_holds.suspended_until_ms:
+        if state.now_ms < state.lane_holds.suspended_until_ms or not self._is_all_here:
             return None
         group = self._first()
         if group is None:
