@@ -88,6 +88,8 @@ class Story(NamedTuple):
     buckets: int | None = None
     #: How long a group must have had no messages before its owner may lose it (O-3, O-14).
     keeps_owner_idle_s: float | None = None
+    #: For so long after its confirm a message may be on its way to the dispatcher: another node may have it.
+    delivery_s: float = 0.0
     #: How long a group must have had nothing out before a consumer with free capacity takes it over (O-34);
     #: None: never.
     steal_after_s: float | None = None
@@ -361,7 +363,7 @@ def _was_idle(
     if story.keeps_owner_idle_s is None or first.end is None:
         return False
     idle_until, published_at = first.end + story.keeps_owner_idle_s, story.confirmed_at.get(second.message)
-    if published_at is None or idle_until <= published_at:
+    if published_at is None or idle_until <= published_at + story.delivery_s:
         return True
     if second.start < idle_until:
         return False

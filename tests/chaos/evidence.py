@@ -43,6 +43,8 @@ from tests.chaos.stage import Stage
 from tests.client.tcp_proxy import Connection
 from tests.recovery.rules import is_closing
 
+#: On a cluster a quorum queue may confirm a message before the dispatcher has it, whose node may be another.
+DELIVERY_S: Final = 0.5
 #: For so long a leader that trusts Redis with nothing lets consumers answer, whose heartbeat is 1 s here.
 ASKED_S: Final = HEARTBEATS_TO_WAIT * 1.0
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
@@ -110,7 +112,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     story = Story(
         frozenset(confirmed), killed_at, left_at, lane.keeps_owner and not settings.on_join,
         gaps, tuple(stage.moves[lane.name]), repeated, connected_until,
-        settings.buckets(), settings.keeps_owner_idle_s(), settings.steal_after_s(), settings.look_ahead,
+        settings.buckets(), settings.keeps_owner_idle_s(), 0.0 if stage.cluster is None else DELIVERY_S,
+        settings.steal_after_s(), settings.look_ahead,
         confirmed,
         there.poison,
         releases=tuple(Release(d.group, d.since, d.until) for d in decisions if d.lets_go_on),

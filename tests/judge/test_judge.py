@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from dispatcher.judge.judge import Breach, BreachKind, Forgotten, Story, say_number, violations
 from dispatcher.judge.record import HandlingRecord, MessageKey
 
@@ -125,6 +127,17 @@ def test_nothing_waits_before_it_is_taken_over_while_a_look_ahead_may_be_full() 
     assert BreachKind.OWNER_CHANGED not in found
     found = [breach.kind for breach in violations(record, story._replace(look_ahead=12))]
     assert BreachKind.OWNER_CHANGED in found
+
+
+@pytest.mark.parametrize(("delivery_s", "changed"), [(0.0, True), (0.5, False)])
+def test_a_group_may_lose_its_owner_while_its_message_is_on_its_way(delivery_s: float, changed: bool) -> None:
+    """RabbitMQ confirmed the second one while the first was in hand: the dispatcher may not have had it."""
+    record = [_handling(1, 1.0), _handling(2, 2.0, "b", epoch=2, group_seq=1)]
+    told = {_message(1): 0.9, _message(2): 1.4}
+    story = Story(
+        frozenset(told), {}, {}, True, keeps_owner_idle_s=0.0, delivery_s=delivery_s, confirmed_at=told
+    )
+    assert bool(violations(record, story)) == changed
 
 
 def test_an_epoch_that_goes_back_is_found() -> None:
