@@ -24,21 +24,22 @@ from rich.table import Table
 
 from bench.command import Command
 from bench.memory import PEAK_MB_MAX, Subject, empty
-from bench.relay.consumers import ProtocolConsumer
+from bench.relay.consumers import PREFETCH, ProtocolConsumer
 from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
 from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
-from dispatcher.settings import LaneDefaults
 from dispatcher.wire.protocol import LaneNames
 
 P99_RATIO_MAX: Final = 2.0
 #: Below this two waits differ by what else the machine does.
 P99_JUDGED_MIN_MS: Final = 5.0
-#: What a consumer has of a group of which it has settled nothing.
-STUCK_MESSAGES: Final = LaneDefaults().group_window.initial
+#: What the stuck consumer has of the blocked group: its whole prefetch. So it has no free capacity, and
+#: nothing is parked before the other consumers come.
+STUCK_MESSAGES: Final = PREFETCH
+GROUP_WINDOW: Final = {"initial": STUCK_MESSAGES, "max": STUCK_MESSAGES}
 POLL_S: Final = 0.2
 STUCK_S: Final = 120.0
 
@@ -58,7 +59,8 @@ class Measured:
     backlog: int
     without: Wait
     behind: Wait
-    parked_s: float  # from the first free capacity until all of the backlog was parked, and acked
+    parked_s: float  # from the first free capacity until all of the backlog was parked …
+    acked_s: float  # … and its originals were acked
 
 
 class _OthersMeter(Meter):
@@ -101,10 +103,12 @@ async def consuming(place: Place, consumers: list[ProtocolConsumer]) -> AsyncIte
             await consumer.close()
 
 
-async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> tuple[Wait, float]:
-    """One run. Returns also how long it took to park the backlog. Raises DispatcherError."""
+async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> tuple[Wait, float, float]:
+    """One run. Returns also how long it took to park the backlog, and until it was acked. Raises
+    DispatcherError."""
     async with stage.place() as place:
-        subject, names = Subject(place), LaneNames(LANE, place.redis_prefix)
+        subject = Subject(place, group_window=GROUP_WINDOW)
+        names = LaneNames(LANE, place.redis_prefix)
         meter = Meter(messages, latencies=True)
         stuck = StuckConsumer(meter, names, "stuck")
         others = [ProtocolConsumer(meter, names, f"consumer-{number}") for number in range(CONSUMERS)]
@@ -112,17 +116,20 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
             async with consuming(place, [stuck] if backlog else []):
                 await _fill(place, backlog)
                 await _until(subject, "dispatcher_consumers", 1 if backlog else 0)
+                if await subject.metric("dispatcher_messages_parked"):
+                    raise DispatcherError("some of the backlog was parked before others had free capacity")
                 begun = time.monotonic()
                 async with consuming(place, others):
                     await _until(subject, "dispatcher_messages_parked", backlog - STUCK_MESSAGES)
+                    parked_s = time.monotonic() - begun
                     if backlog:
                         await _until_acked(place)
-                    parked_s = time.monotonic() - begun
+                    acked_s = time.monotonic() - begun
                     await _until(subject, "dispatcher_consumers", CONSUMERS + (1 if backlog else 0))
                     await _send(place, meter, messages, per_second)
                     wait = _wait(meter, subject)
         await empty(place)
-        return wait, parked_s
+        return wait, parked_s, acked_s
 
 
 async def _fill(place: Place, backlog: int) -> None:
@@ -147,11 +154,12 @@ async def _until(subject: Subject, metric: str, count: int) -> None:
 
 async def _until_acked(place: Place) -> None:
     """Wait until nothing is left of the backlog in its inbound queue but what the stuck consumer has. Raises
-    DispatcherError when that doesn't come to be."""
-    since = time.monotonic()
-    path = f"queues/{place.vhost}/{INBOUND}"
+    DispatcherError when it does not fall for a while."""
+    path, seen, since = f"queues/{place.vhost}/{INBOUND}", None, time.monotonic()
     while (left := (await asyncio.to_thread(place.api.request, path)).get("messages")) != STUCK_MESSAGES:
-        if time.monotonic() > since + STUCK_S:
+        if left != seen:
+            seen, since = left, time.monotonic()
+        elif time.monotonic() > since + STUCK_S:
             raise DispatcherError(f"{left} messages are in {INBOUND}, and never {STUCK_MESSAGES}")
         await asyncio.sleep(POLL_S)
 
@@ -179,9 +187,8 @@ def _wait(meter: Meter, subject: Subject) -> Wait:
 
 async def measure(stage: Stage, options: argparse.Namespace) -> Measured:
     count = round(options.seconds * options.rate)
-    without, _ = await waits(stage, 0, count, options.rate)
-    behind, parked_s = await waits(stage, options.messages, count, options.rate)
-    return Measured(options.messages, without, behind, parked_s)
+    without, _, _ = await waits(stage, 0, count, options.rate)
+    return Measured(options.messages, without, *await waits(stage, options.messages, count, options.rate))
 
 
 def report(console: Console, measured: Measured) -> None:
@@ -196,6 +203,7 @@ def report(console: Console, measured: Measured) -> None:
     console.print(table)
     rate = measured.backlog / measured.parked_s
     console.print(f"the backlog was parked in {measured.parked_s:.1f} s, {rate:,.0f} messages/s")
+    console.print(f"its originals were acked after {measured.acked_s:.1f} s")
 
 
 def exceeded(measured: Measured) -> list[str]:

@@ -30,11 +30,12 @@ def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
     # A busy machine makes messages wait, in both runs; what waits for the blocked group waits for seconds.
     assert document["behind"]["p50_ms"] < 1_000
     assert document["behind"]["peak_mb"] < 300
+    assert 0 < document["parked_s"] <= document["acked_s"]
 
 
 def test_a_bound_that_is_exceeded_is_named() -> None:
     without = Wait(1.0, 10.0, 20.0, 70.0)
-    assert exceeded(Measured(10, without, Wait(1.0, 20.0, 90.0, 300.0), 1.0)) == []
-    p99, peak = exceeded(Measured(10, without, Wait(1.0, 20.1, 90.0, 301.0), 1.0))
+    assert exceeded(Measured(10, without, Wait(1.0, 20.0, 90.0, 300.0), 1.0, 2.0)) == []
+    p99, peak = exceeded(Measured(10, without, Wait(1.0, 20.1, 90.0, 301.0), 1.0, 2.0))
     assert p99.startswith("p99 20.1 ms behind a blocked group")
     assert peak.startswith("301 MB")
