@@ -139,7 +139,8 @@ class WhyChecker(Checker):
     def _look_at_ungrouped(self, lane: Lane) -> None:
         """In a lane that doesn't group nothing else waits but suspects, and what is about to be parked."""
         state = lane.state
-        others = [*state.suspects, *(m for queue in state.parking.values() for m in queue.waiting)]
+        to_park = (m for queue in state.parking.values() for m in queue.waiting)
+        others = [*state.suspects, *(m for m in to_park if m.state is MessageState.WAITING)]
         for inbound in state.inbounds:
             waits = inbound.waiting - sum(message.inbound == inbound.index for message in others)
             hold = state.explanation.why_ungrouped(inbound.ungrouped)
