@@ -12,10 +12,15 @@ from pyspark.sql import SparkSession
 
 from bench.pipeline import by_duckdb
 from bench.pipeline.__main__ import differences
-from bench.pipeline.ledger import make_ledger
+from bench.pipeline.ledger import LANES, make_ledger
 from bench.pipeline.processes import spend
 from dispatcher.pipeline.gaps import Window
 from tests.pipeline.conftest import Everything, run_pipeline
+
+#: Lanes with records within a part of time, and before it or after it.
+CUT = (
+    *LANES, "busy", "traffic", "skew", "shares", "starved", "told-again", "days", "no-ledger", "readers-back",
+)  # fmt: skip
 
 
 def test_planted_faults_are_found_and_nothing_else(everything: Everything) -> None:
@@ -49,10 +54,12 @@ def test_duckdb_makes_the_same_tables_of_a_part_of_time(
 ) -> None:
     """Leaderships, hand-overs and stays in parking queues are cut by its ends."""
     since, until = datetime(2026, 3, 1, 14, tzinfo=UTC), datetime(2026, 11, 22, 23, 59, 52, tzinfo=UTC)
-    (tmp_path / "ledger").symlink_to(everything.origin)
+    (tmp_path / "ledger").mkdir()
+    for lane in (f"lane={name}" for name in CUT):
+        (tmp_path / "ledger" / lane).symlink_to(everything.origin / lane)
     window = Window(*(int(each.timestamp()) * 1_000_000 for each in (since, until)))
     report = run_pipeline(spark, tmp_path, window).folder
-    by_duckdb.make(everything.origin, tmp_path / "tables", since, until)
+    by_duckdb.make(tmp_path / "ledger", tmp_path / "tables", since, until)
     assert by_duckdb.differences(report, tmp_path / "tables") == []
 
 
