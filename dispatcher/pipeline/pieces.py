@@ -85,6 +85,7 @@ class Pieces:
         self.leaderships = self._leaderships()
         self.reused = sorted(self._memory.pieces)
         self._persisted: list[DataFrame] = []
+        self._hands: DataFrame | None = None
         self._across: dict[str, dict[str, str]] = {"days": {}, "blocks": {}}
         self._queues_across: set[tuple[str, str | None]] = set()
         records = self._read_ledger()
@@ -163,6 +164,8 @@ class Pieces:
         across = with_durations(across).withColumn(DATE, F.lit(ACROSS))
         self._folder.add(HAND_OVERS, across, DATE, "lane")
         self._release()
+        if self._is_in_one_part():  # each stage needs them, and to open their files takes longer than to read
+            self._hands = self.read(HAND_OVERS).persist(StorageLevel.MEMORY_AND_DISK)
         self._remember()
 
     def _are_told_again(self) -> bool:
@@ -397,8 +400,16 @@ class Pieces:
             *(d for d, piece in self._memory.pieces.items() if wanted & {*getattr(piece, places)}),
         ]
 
+    def let_go(self) -> None:
+        """What is kept until the end of a run. Spark would take it for the equal-looking table of the next
+        run, which would be wrong."""
+        if self._hands is not None:
+            self._hands.unpersist()
+
     def read(self, name: str) -> DataFrame:
         """A table of the report."""
+        if name == HAND_OVERS and self._hands is not None:
+            return self._hands
         return self._in_one_part(self._folder.read(self._spark, name, self._schemas.get(name)))
 
 

@@ -124,13 +124,13 @@ def run(
     """All jobs, in order; returns the summary. `range_rows`: how many rows of a window lie together at most.
     Raises ConfigurationError."""
     divide_work(spark, _records(found))
-    with report_folder(report) as folder, clear_errors():
+    with report_folder(report) as folder, clear_errors(), contextlib.ExitStack() as held:
         folder.note_writer(spark)
         job = _Job(spark, folder, ledger, found, window, Ranges(_records(found), range_rows))
         with stage("reading leaderships"):
             job.read()
         with stage("hand-overs"):
-            job.write_hand_overs()
+            job.write_hand_overs(held)
         at_once(
             _in_turn(stage, {"lifecycle": job.write_lifecycle, "statistics": job.write_stats}),
             _in_turn(stage, {"order audit": job.write_audit}),
@@ -216,7 +216,8 @@ class _Job:
         self.folder.write_rows("gaps", _gaps_table(self.gaps))
         self.folder.write_rows("options", participants.options(self.leaderships))
 
-    def write_hand_overs(self) -> None:
+    def write_hand_overs(self, held: contextlib.ExitStack) -> None:
+        held.callback(self.pieces.let_go)
         at_once(lambda: self.pieces.write_hand_overs(self.gaps), self._write_participants)
 
     def _write_participants(self) -> None:

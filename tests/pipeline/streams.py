@@ -15,8 +15,8 @@ from dispatcher.pipeline.stream_batch import RetentionLimits
 from dispatcher.pipeline.stream_reading import LedgerLocation
 
 HOUR_US = 3_600_000_000
-#: Of the planted ones: three batches.
-BATCH_FILES = 30
+#: Of the planted ones: two batches.
+BATCH_FILES = 45
 
 
 def catch_up(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -106,13 +107,14 @@ def test_a_hot_group_is_judged_like_others_and_each_record_is_read_at_most_three
     assert after - before <= JOBS_MAX
     assert differences(report, made) == []
     assert by_duckdb.differences(report, tmp_path / "tables") == []
-    counts = [
-        count for job in range(before, after)
-        for name, count in read_by(spark, job) if name == "reading leaderships"
-    ]  # fmt: skip
+    read = [each for job in range(before, after) for each in read_by(spark, job)]
+    counts = [count for name, count in read if name == "reading leaderships"]
     scans = [count for count in counts if count > made.rows / 2]  # others read what is kept of them
     assert 0 < len(scans) <= READS_MAX
     assert sum(scans) <= made.rows * READS_MAX
+    of_files = sum(count for name, count in read if name == "statistics")
+    hands = ds.dataset(report / "hand_overs").count_rows()
+    assert 0 < of_files < hands / 10, "of few records the hand-overs stay in memory"
 
 
 def read_by(spark: SparkSession, job: int) -> list[tuple[str, int]]:
