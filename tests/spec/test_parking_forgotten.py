@@ -154,6 +154,27 @@ def test_p9b_what_is_at_a_consumer_that_can_not_answer_comes_behind() -> None:
     assert numbers(bench) == [1, *range(2, 11), 1]
 
 
+def test_o3_what_is_parked_and_nobody_knows_whose_keeps_every_owner() -> None:
+    """Redis has lost its last writes, not who owns group b: its message may be in the parking queue."""
+    clause("O-3", "all parking queues have been read of which Redis has forgotten whose messages they hold")
+    bench = ParkingBench(look_ahead=10, group_idle_timeout_ms=1_000)
+    bench.join("one", prefetch=1)
+    bench.arrive("b1")
+    bench.join("two")
+    bench.arrive(*(f"b{n}" for n in range(2, 11)))
+    bench.run(BLOCKED_MS)
+    bench.settle("one", "b1")
+    bench.hold_reads = True
+    bench.fail_over(older=[])
+    bench.join("one", prefetch=1, n=2)
+    bench.join("two", prefetch=1, n=2)
+    bench.run(HEARTBEATS_MS + 5_000)
+    assert bench.lane.state.groups[b"b"].owner is bench.lane.state.by_id["one"]
+    bench.hold_reads = False
+    bench.run()
+    assert bench.holder("b2") == "one"
+
+
 def test_p9_without_a_higher_number_it_waits_where_it_is_and_nothing_is_said() -> None:
     clause("P-9a", "If no parking queue with a higher number is free, the message waits where it is")
     bench = stopped(parking=1)

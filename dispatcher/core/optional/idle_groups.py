@@ -60,10 +60,12 @@ class IdleGroups(Feature):
 
     def _look_whether_all_is_here(self) -> bool:
         """No group rests before everything has come back after a take-over: a queue may take longer for that
-        than groups may be idle, and what comes back may be of any group (G-6)."""
+        than groups may be idle, and what comes back may be of any group (G-6). So may be what is parked, if
+        Redis has forgotten whose it is."""
+        state = self._state
         if not self._is_all_here:
-            self._anew_ms = self._state.now_ms
-            self._is_all_here = not self._state.absent.some_may_come()
+            self._anew_ms = state.now_ms
+            self._is_all_here = not (state.absent.some_may_come() or state.parking.default_route)
         return self._is_all_here
 
     def next_deadline_ms(self) -> int | None:
