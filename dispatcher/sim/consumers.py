@@ -317,7 +317,9 @@ class Application:
         self._running[message] = process.call_later(work_ms / 1000, then, message)
 
     def _die(self, message: Copy) -> None:
-        self._history.note(self._incarnations[message], "dies of", self._history._life(message).uid)
+        life = self._history._life(message)
+        life.deaths += 1
+        self._history.note(self._incarnations[message], "dies of", life.uid)
         self._machine.kill()
         self._machine.world.scheduler.after(RESTART_MS, self._machine.start)
 

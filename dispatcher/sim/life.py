@@ -11,10 +11,10 @@ class Life:
     """One message that a producer published."""
 
     __slots__ = (
-        "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "done_by", "expired",
-        "expires", "failed", "fails", "fresh", "given_up", "group", "handed", "hangs", "inbound", "kills",
-        "last", "lost", "moved", "parked", "place", "purges", "repeated", "risks", "settled", "starts",
-        "stored", "twins", "uid", "unsure", "was_parked",
+        "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "deaths",
+        "done_by", "expired", "expires", "failed", "fails", "fresh", "given_up", "group", "handed",
+        "hangs", "inbound", "kills", "last", "lost", "moved", "parked", "place", "purges", "repeated",
+        "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,7 @@ class Life:
         self.group = group
         self.fails = fails
         self.kills = kills  # the consumer that works on it dies
+        self.deaths = 0  # consumers that died of it
         self.hangs = hangs  # its handler does, the first time
         self.expires = expires  # it may end at any time while it waits
         self.twins = twins  # messages that are equal in every byte, this one included

@@ -27,6 +27,7 @@ class Producer:
         self._connection: BrokerConnection | None = None
         self._published = 0
         self._killers: list[Life] = []
+        self._deaths = 0  # of consumers, of these, at the latest look
         self._signs = 0  # messages published beyond the scenario's
         self._twins = Counter(
             plan.twin_of or plan.uid for plan in world.scenario.messages if not plan.repeats
@@ -42,9 +43,11 @@ class Producer:
         self._give_sign_of_life()
 
     def _give_sign_of_life(self) -> None:
-        """While something kills its consumers, others must be settled: else it is never called poison."""
-        world = self._world
-        kills = any(life.stored and not life.over for life in self._killers)
+        """While something kills its consumers, others must be settled: else it is never called poison. That
+        may be something purged, if Redis has forgotten that since."""
+        world, deaths = self._world, sum(life.deaths for life in self._killers)
+        kills = any(life.stored and not life.over for life in self._killers) or deaths > self._deaths
+        self._deaths = deaths
         if self.finished and world.broker.up and kills:
             self._signs += 1
             uid = max(plan.uid for plan in world.scenario.messages) + self._signs
