@@ -25,12 +25,12 @@ SIZES_REMEMBERED: Final = 64
 class UnownedSource:
     """Groups without an owner that have messages in one inbound queue, in turn."""
 
-    __slots__ = ("backlogs", "in_ring", "passed_over", "pool")
+    __slots__ = ("backlogs", "in_ring", "offered", "passed_over", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
-        self.in_ring = False
+        self.in_ring = self.offered = False
         self.passed_over = 0
 
     def head(self) -> Original | None:
@@ -43,16 +43,20 @@ class UnownedSource:
         """Whether the delivery pass could serve it if a consumer had free capacity."""
         return bool(self.backlogs)
 
+    def has_room(self) -> bool:
+        """Whether a consumer has free capacity."""
+        return bool(self.pool)
+
 
 class UngroupedSource:
     """Messages of one inbound queue that belong to no group, or to a lane that doesn't group."""
 
-    __slots__ = ("in_ring", "messages", "passed_over", "pool")
+    __slots__ = ("in_ring", "messages", "offered", "passed_over", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.messages: Any = deque()  # of Original; or what looks like it: optional/group_limit.py
-        self.in_ring = False
+        self.in_ring = self.offered = False
         self.passed_over = 0
 
     def head(self) -> Original | None:
@@ -70,6 +74,10 @@ class UngroupedSource:
     def has_waiting(self) -> bool:
         """As for groups without an owner."""
         return bool(self.messages)
+
+    def has_room(self) -> bool:
+        """The same."""
+        return bool(self.pool)
 
     def is_at_limit(self) -> bool:
         """Messages wait only for others of their ids to be settled."""
@@ -121,6 +129,8 @@ class Inbound:
                 self.ring.append(source)
             else:
                 self.ring.appendleft(source)
+        if source.has_room():
+            source.offered = True
 
     def wake_common_sources(self) -> None:
         """A consumer has free capacity again: offer it the sources that have no consumer of their own."""
@@ -139,7 +149,11 @@ class Inbound:
                 return message
             ring.popleft()
             source.in_ring = False
-            source.passed_over = source.passed_over + 1 if source.has_waiting() else 0
+            if not source.has_waiting():
+                source.passed_over = 0
+            elif source.offered:  # there was room, and others took it
+                source.passed_over += 1
+            source.offered = False
         return None
 
     # -- its backlogs --

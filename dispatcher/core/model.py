@@ -290,17 +290,22 @@ class Group:
 class ConsumerSource:
     """What one consumer could receive from one inbound queue: its groups with messages there, in turn."""
 
-    __slots__ = ("backlogs", "consumer", "in_ring", "passed_over")
+    __slots__ = ("backlogs", "consumer", "in_ring", "offered", "passed_over")
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.backlogs: OrderedDict[Backlog, None] = OrderedDict()
         self.in_ring = False  # in its inbound queue's list of sources
-        self.passed_over = 0  # so often in a row it left the ring with something that waits
+        self.offered = False  # there was room for it since it came there
+        self.passed_over = 0  # so often in a row others took that room
 
     def has_waiting(self) -> bool:
         """Whether the delivery pass could serve it if its consumer had free capacity."""
         return bool(self.backlogs)
+
+    def has_room(self) -> bool:
+        """Whether its consumer has free capacity."""
+        return self.consumer.credit > 0
 
     def head(self) -> Original | None:
         """The next message, or None: its consumer may not receive now, or nothing waits."""

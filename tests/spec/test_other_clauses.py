@@ -208,6 +208,19 @@ def test_f4_what_has_no_owner_is_not_passed_over_for_ever(waits: str, stops: boo
     assert waits in names(bench.sent)
 
 
+def test_f4_what_comes_while_there_is_no_room_takes_no_turn() -> None:
+    """Each arrival is looked at, and finds its consumer full: it was not passed over."""
+    clause("F-4", "none of these is passed over more than 16 times in a row")
+    bench = LaneBench()
+    bench.join("one", prefetch=1)
+    bench.arrive("-1", "u1")
+    for number in range(2, 340):
+        bench.arrive(f"-{number}")
+        if number % 20 == 0:
+            bench.settle("one", names(bench.sent)[-1])
+    assert "u1" in names(bench.sent)
+
+
 @pytest.mark.parametrize("others", ["groups", "-"])
 def test_f4_an_owners_group_is_not_passed_over_for_ever(others: str) -> None:
     """Of groups without an owner, and of messages without a group, new ones come all the time."""
