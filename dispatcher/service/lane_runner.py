@@ -385,8 +385,8 @@ class LaneRunner:
 
     async def _open_shards(self, link: Link) -> None:
         prefix, anew = self._settings.prefix, self._open_another
-        await open_shards(link, self._lane, prefix, anew, at_start=self._is_unproven)
-        self._is_unproven = False
+        has_looked = await open_shards(link, self._lane, prefix, anew, at_start=self._is_unproven)
+        self._is_unproven = self._is_unproven and not has_looked
 
     async def _open_another(self) -> Link:
         """A connection beside the lane's own."""

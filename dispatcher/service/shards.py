@@ -73,20 +73,21 @@ def fingerprint(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 
-async def open_shards(link: Link, lane: LaneSettings, prefix: str, anew: OpenLink, *, at_start: bool) -> None:
+async def open_shards(link: Link, lane: LaneSettings, prefix: str, anew: OpenLink, *, at_start: bool) -> bool:
     """Lead producers to the shards of the lane that `lane` is one of, if all its inbound queues are there.
 
     If they are led there already, only the start looks closer: it proves that all inbound queues agree.
-    `anew` opens another link, if `link` is lost because a former shard can't be looked into. Raises
-    ConfigurationError for what an operator has to change.
+    False: a start could not do that yet. `anew` opens another link, if `link` is lost because a former shard
+    can't be looked into. Raises ConfigurationError for what an operator has to change.
     """
     shard = lane.shard
     path = f"lanes.{whole_name(lane.name)}.shards"
     try:
         if shard is not None:
-            await _Way(link, lane, shard, prefix).open(anew, at_start=at_start)
-        elif at_start:
+            return await _Way(link, lane, shard, prefix).open(anew, at_start=at_start)
+        if at_start:
             await _no_longer_shards(link, lane, prefix)
+        return True
     except BrokerUnavailable as refused:
         if UNKNOWN_RING in str(refused):
             raise ConfigurationError(f"{path}: {PLUGIN_IS_MISSING}") from refused
@@ -120,12 +121,16 @@ class _Way:
         self._queues = [inbound.queue.removesuffix(ending) for inbound in lane.inbound]  # as configured
         self._path = f"lanes.{shard.lane}.shards"
 
-    async def open(self, anew: OpenLink, *, at_start: bool) -> None:
+    async def open(self, anew: OpenLink, *, at_start: bool) -> bool:
         if not at_start and await exchange_exists(self._link, self._names.exchange):
             await self._bind_own()
-            return
-        if not await self._make():
-            return  # whoever makes the queue that is missing leads producers here
+            return True
+        if not await self._make():  # whoever makes the queue that is missing leads producers here
+            if self._is_fewer_than(await self._kept()):
+                raise BrokerUnavailable(
+                    f"{self._path}: can't look into former shards: an inbound queue is away"
+                )
+            return False
         placed = await self._placed()
         if not await exchange_exists(self._link, self._names.kept_ring):
             whole = LaneNames(self._shard.lane, self._names.prefix)
@@ -136,6 +141,7 @@ class _Way:
             is_led = await self._leave_former(anew) and await self._lead_anew(placed)
         if is_led:
             self._tell()
+        return True
 
     async def change(self, ask_leader: AskLeader, timeout_ms: int, anew: OpenLink) -> bool:
         if not await self._make():
@@ -366,11 +372,11 @@ class _Way:
 
     async def _stay(self, anew: OpenLink, problem: str) -> bool:
         """Lead producers to the former shards, over another link: RabbitMQ ends the one over which somebody
-        reads a queue that has no leader. False: that can't be done now."""
+        reads a queue that has no leader. False: that can't be done now, or one of them would not be led."""
         link = await anew()
         try:
             kept = await _Way(link, self._lane, self._shard, self._names.prefix)._kept()
-            if kept is None or not await kept._lead_again():
+            if kept is None or self._is_fewer_than(kept) or not await kept._lead_again():
                 return False
         finally:
             await link.close()
@@ -385,6 +391,10 @@ class _Way:
             if await self._declare_leading(self._names.kept_ring, way._ring, durable=True):
                 return way
         return None
+
+    def _is_fewer_than(self, kept: _Way | None) -> bool:
+        """Some of the shards that are kept are not led any more."""
+        return kept is not None and kept._shard.shards > self._shard.shards
 
     def _tell_kept(self, left: list[str]) -> None:
         log.warning("shards_kept", lane=self._shard.lane, left=left)

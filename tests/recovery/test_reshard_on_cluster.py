@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from dispatcher.amqp.methods import ExchangeDelete
+from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes import LocalCluster, with_vhost
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.shards import ShardNames, shard_name
@@ -91,13 +92,14 @@ async def test_groups_stay_in_their_shards_while_one_can_not_be_looked_into(
 async def test_a_start_leaves_groups_where_they_are_while_a_former_shard_can_not_be_looked_into(
     cluster: LocalCluster, vhost: Vhost
 ) -> None:
-    """The exchange is gone, as after a restart of all nodes: without it nobody can publish."""
+    """The exchange is gone, as after a restart of all nodes: without it nobody can publish. A start with fewer
+    shards would not lead the one that nobody can look into."""
     clause("S-5", "or can't look into a shard, leaves the groups where they were")
     *urls, lost_url = [with_vhost(url, vhost.name) for url in cluster.amqp_urls]
     changes = {"rabbitmq": {"urls": urls}}
     async with bench_of(vhost) as bench, Client.opened(RabbitSettings(url=lost_url)) as at_lost:
         client, names = await bench.client(), ShardNames(LANE, vhost.redis_prefix)
-        for number in range(1, SHARDS):
+        for number in (*range(1, SHARDS), SHARDS + 1):
             await client.declare(shard_name("in", number), x_queue_type="quorum")
         await at_lost.declare(shard_name("in", SHARDS), **NO_LEADER)
         await bench.run(changes=changes, **{LANE: lane(shards=SHARDS)})
@@ -111,7 +113,11 @@ async def test_a_start_leaves_groups_where_they_are_while_a_former_shard_can_not
         await asyncio.to_thread(cluster.nodes[2].kill9)
         await asyncio.to_thread(cluster.wait_for, cluster.nodes[:2])
 
-        await bench.run(changes=changes, **{LANE: lane(shards=SHARDS - 1)})
+        with pytest.raises(BrokerUnavailable):
+            await bench.run(changes=changes, **{LANE: lane(shards=SHARDS - 1)})
+        await bench.run(wait=False, changes=changes, **{LANE: lane(shards=SHARDS + 1)})
+        for name in NAMES[:-1]:
+            await bench.leads(name)
         await published(client, names, b"2", others)
         consumers = [await bench.joined("c", name) for name in NAMES[:-1]]
 
