@@ -201,7 +201,7 @@ def report(console: Console, measured: Measured) -> None:
             f"{wait.peak_mb:.0f}",
         )  # fmt: skip
     console.print(table)
-    rate = measured.backlog / measured.parked_s
+    rate = (measured.backlog - STUCK_MESSAGES) / measured.parked_s
     console.print(f"the backlog was parked in {measured.parked_s:.1f} s, {rate:,.0f} messages/s")
     console.print(f"its originals were acked after {measured.acked_s:.1f} s")
 

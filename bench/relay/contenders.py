@@ -255,10 +255,15 @@ class TwoProcesses(TwoShards):
         await super().prepare()
         self._other = self.process_type(self._configuration())
 
-    async def begun(self) -> None:
-        """Each replica leads a shard."""
+    async def start(self) -> None:
+        await asyncio.to_thread(self._process.launch)
         await super().begun()
         await asyncio.to_thread(self._other.launch)
+        await self.begun()
+        await self._open_consumers()
+
+    async def begun(self) -> None:
+        """Each replica leads a shard."""
         while (  # noqa: ASYNC110 - they tell nobody
             await asyncio.to_thread(self._process.led),
             await asyncio.to_thread(self._other.led),

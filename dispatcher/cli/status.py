@@ -131,7 +131,7 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     ]  # fmt: skip
     out.print(table(_COLUMNS, rows, numbers=_COLUMNS[1:]))
     for row in inbound:
-        _print_inbound(out, row)
+        _print_inbound(out, row, result.get("hold"))
     for row in result.get("parking", []):
         of = f", of consumer {row.get('consumer')}" if row.get("consumer") else ""
         out.print(
@@ -158,11 +158,11 @@ def _print(out: Console, result: dict[str, Any]) -> None:
     out.print()
 
 
-def _print_inbound(out: Console, row: dict[str, Any]) -> None:
-    """What its row in the table leaves no room for."""
+def _print_inbound(out: Console, row: dict[str, Any], lane_hold: dict[str, Any] | None) -> None:
+    """What its row in the table leaves no room for. What holds the whole lane has been said."""
     if row.get("full"):
         out.print(f"{row.get('queue')}: the look-ahead is full of {row.get('full_of')}")
-    if hold := row.get("ungrouped_hold"):
+    if (hold := row.get("ungrouped_hold")) and hold != lane_hold:
         out.print(f"{row.get('queue')}: messages without a group wait. {_said(hold)}")
     if row.get("settled_unacked_ms", 0) >= UNACKED_TOLD_MS:
         unacked, since = counted(row.get("settled_unacked"), "settled message"), row["settled_unacked_ms"]

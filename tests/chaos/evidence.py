@@ -45,8 +45,9 @@ from tests.recovery.rules import is_closing
 
 #: On a cluster a quorum queue may confirm a message before the dispatcher has it, whose node may be another.
 DELIVERY_S: Final = 0.5
-#: For so long a leader that trusts Redis with nothing lets consumers answer, whose heartbeat is 1 s here.
-ASKED_S: Final = HEARTBEATS_TO_WAIT * 1.0
+HEARTBEAT_S: Final = 1.0
+#: For so long a leader that trusts Redis with nothing lets consumers answer.
+ASKED_S: Final = HEARTBEATS_TO_WAIT * HEARTBEAT_S
 #: An ack may be on its way to the broker for this long after its settle was confirmed.
 ACK_DELAY_S = 2.5
 
@@ -182,7 +183,7 @@ def came_behind(record: list[HandlingRecord], story: Story, silent: list[Interva
     most = 0
     for since, until in [(gap.since - IN_FRONT_MS / 1_000, gap.until) for gap in gaps]:
         most += PREFETCH_OF_BARE * sum(since <= at <= until for at in story.killed_at.values())
-        most += PREFETCH_OF_BARE * sum(begun <= until + ASKED_S and until <= end for begun, end in silent)
+        most += PREFETCH_OF_BARE * sum(_could_not_answer(interval, until) for interval in silent)
         most += sum(h.failed and h.end is not None and since <= h.end <= until for h in record)
     begun_last = {handling.message: handling.start for handling in record}
 
@@ -200,6 +201,12 @@ def came_behind(record: list[HandlingRecord], story: Story, silent: list[Interva
         if len(behind) > most or not all(map(may_be, late)):
             return frozenset()
     return behind
+
+
+def _could_not_answer(silent: Interval, since: float) -> bool:
+    """Of the time in which it was asked no heartbeat's was left to it."""
+    begun, end = silent
+    return min(end, since + ASKED_S) - max(begun, since) > ASKED_S - HEARTBEAT_S
 
 
 def with_doubts(decision: Decision, gaps: tuple[Forgotten, ...]) -> Decision:

@@ -374,8 +374,10 @@ class Faults(Commands, NodeFaults):
 def _silent(process: Process) -> Iterator[None]:
     """It can't answer meanwhile."""
     since = time.monotonic()
-    yield
-    process.silent.append((since, time.monotonic()))
+    try:
+        yield
+    finally:
+        process.silent.append((since, time.monotonic()))
 
 
 def _copied(source: Path, target: Path) -> None:

@@ -92,8 +92,8 @@ async def test_groups_stay_in_their_shards_while_one_can_not_be_looked_into(
 async def test_a_start_leaves_groups_where_they_are_while_a_former_shard_can_not_be_looked_into(
     cluster: LocalCluster, vhost: Vhost
 ) -> None:
-    """The exchange is gone, as after a restart of all nodes: without it nobody can publish. A start with fewer
-    shards would not lead the one that nobody can look into."""
+    """The exchange is gone, as after a restart of all nodes: without it nobody can publish. With fewer shards
+    the one that nobody can look into would have no leader."""
     clause("S-5", "or can't look into a shard, leaves the groups where they were")
     *urls, lost_url = [with_vhost(url, vhost.name) for url in cluster.amqp_urls]
     changes = {"rabbitmq": {"urls": urls}}

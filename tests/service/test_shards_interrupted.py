@@ -20,6 +20,7 @@ from dispatcher.wire.protocol import LaneNames
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.service.clients import Client
 from tests.service.harness import LANE, Bench, lane
+from tests.spec.lane_bench import clause
 from tests.waiting import eventually
 
 QUEUE = "in"
@@ -151,8 +152,8 @@ class Way:
     def lane(self, count: int) -> LaneSettings:
         return self._lane.model_copy(update={"shards": count})
 
-    async def open(self, count: int, link: Link | None = None, *, at_start: bool = True) -> None:
-        await open_shards(
+    async def open(self, count: int, link: Link | None = None, *, at_start: bool = True) -> bool:
+        return await open_shards(
             link or self._link, self.lane(count), self._names.prefix, _killed, at_start=at_start
         )
 
@@ -239,6 +240,17 @@ async def test_a_change_leads_producers_back_wherever_its_connection_ends(
     await way.open(2)
     await way.publish()
     assert await way.groups_are_whole()
+
+
+async def test_a_start_that_misses_a_queue_has_proven_nothing(bench: Bench, way: Way) -> None:
+    clause("S-4", "a start proves nothing and leads producers nowhere")
+    client = await bench.client()
+    await way.change(0)
+    assert await way.open(3)
+    await client.delete(shard_name(QUEUE, 2))
+    assert not await way.open(3)
+    with pytest.raises(BrokerUnavailable):  # the third one would have no leader
+        await way.open(2)
 
 
 @pytest.mark.parametrize("configured", [2, 3])

@@ -149,7 +149,7 @@ class WhyChecker(Checker):
             elif hold is not None:
                 self.world.history.met["why", hold.kind.value] += 1
                 is_so = _UNGROUPED_CAUSES.get(hold.kind)
-                if is_so is not None and not is_so(state):
+                if is_so is None or not is_so(state):
                     self.violate(f"messages without a group are said to be held ({hold.kind.value})")
 
     # -- groups --
@@ -249,11 +249,15 @@ def _nobody_is_free(state: LaneState) -> bool:
 
 
 def _ids_are_at_limit(state: LaneState) -> bool:
+    """Of each id that waits."""
     limit = state.options.max_in_flight_per_group
     out = Counter(m.group_id for c in state.by_uuid.values() for m in c.in_flight.values())
-    return limit is not None and any(
-        group_id is not None and count >= limit for group_id, count in out.items()
-    )
+    lines: list[Any] = [inbound.ungrouped.messages for inbound in state.inbounds]
+    waiting = [
+        message for line in lines for part in (*line._turn.values(), *line._full.values()) for message in part
+        if message.state is MessageState.WAITING
+    ]  # fmt: skip
+    return limit is not None and all(m.group_id and out[m.group_id] >= limit for m in waiting)
 
 
 def _stands(*states: ConsumerState) -> Callable[[_Waiting], bool]:
