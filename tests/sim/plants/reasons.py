@@ -92,3 +92,23 @@ def prefetch_counted_wrong(lane: Any, session: Any, store: Any) -> None:
         refresh_credit(consumer)
 
     state.refresh_credit = less
+
+
+@planted("why", seed=1)
+def without_a_group_there_is_no_reason(lane: Any, session: Any, store: Any) -> None:
+    """Messages without a group wait, and nobody says why."""
+    lane.state.explanation.why_ungrouped = lambda source: None
+
+
+@planted("why", seed=409)
+def a_limit_is_called_no_capacity(lane: Any, session: Any, store: Any) -> None:
+    """Ids that have as many messages in flight as they may are said to wait for a consumer."""
+    explanation = lane.state.explanation
+    why_ungrouped = explanation.why_ungrouped
+
+    def wrong(source: Any) -> Any:
+        hold = why_ungrouped(source)
+        is_limit = hold is not None and hold.kind is HoldKind.LIMIT_FULL
+        return hold._replace(kind=HoldKind.NO_CAPACITY) if is_limit else hold
+
+    explanation.why_ungrouped = wrong
