@@ -172,7 +172,7 @@ class LaneRunner:
         try:
             await self._lead_again_and_again()
         finally:
-            self._replicas.close()
+            await self._replicas.close()
             if self._answers is not None:
                 await self._answers.close()
 

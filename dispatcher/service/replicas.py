@@ -40,6 +40,8 @@ _ENDED: Final = b"ended "
 _HEIR: Final = b"heir"
 #: So long a replica that wants to lead waits for the answer whether another one is to.
 HEIR_KNOWN_S: Final = 1.0
+#: So long a replica that ends waits until Redis has why its leadership ended.
+END_TOLD_S: Final = 1.0
 
 
 def this_process() -> str:
@@ -90,6 +92,8 @@ class Replicas:
         self._leaderships: list[LedBy] = []  # the newest first
         self._heard: dict[str, _Heard] | None = None  # by name; None: not known
         self._made_way_for = b""  # the row that named another one
+        self._end_told = asyncio.Event()  # Redis has the end of the latest leadership, or there was none
+        self._end_told.set()
 
     @property
     def me(self) -> str:
@@ -121,7 +125,8 @@ class Replicas:
             return
         field = _ENDED + str(self._leaderships[0].lane_epoch).encode()
         row = json.dumps({"ended_ms": self._now_ms(), "why": why or ON_PURPOSE})
-        self._connection.send(pack("HSET", self._key, field, row), lambda _: None)  # nothing waits for it
+        self._end_told.clear()
+        self._connection.send(pack("HSET", self._key, field, row), lambda _: self._end_told.set())
         self._leaderships = []
 
     def others(self) -> dict[str, int]:
@@ -157,9 +162,12 @@ class Replicas:
         self._made_way_for = row
         return True
 
-    def close(self) -> None:
-        """Leave Redis."""
+    async def close(self) -> None:
+        """Leave Redis. A connection that ends at once may take with it what Redis has not read yet."""
         if self._connection is not None:
+            if self._connection.lost is None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._end_told.wait(), END_TOLD_S)
             self._connection.abort("left")
 
     def status(self) -> dict[str, Any]:

@@ -79,7 +79,7 @@ async def test_copies_that_are_lost_late_or_double(vhost: Vhost, lane: LaneStub,
         await lane.say(me, protocol.TYPE_TAKEN)
         again = await lane.present()
         assert (again.n, again.uuid == me.uuid) == (1, False)
-        assert program.lost == [open_call["id"]]
+        await eventually(lambda: program.lost == [open_call["id"]], what="the open call to be told as lost")
         await lane.send(again, b"anew", b"g")
         program.end(await program.called("anew"))
         program.stop()

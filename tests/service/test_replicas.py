@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import redis
 
-from dispatcher.redis_store.scripts import LaneKeys
+from dispatcher.redis_store.scripts import LaneKeys, pack
 from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.service.replicas import LEADERSHIPS_KEPT, Replicas, this_process
+from dispatcher.settings import RedisSettings
 from tests.conftest import Vhost
 from tests.service.harness import LANE, Bench, lane
 from tests.waiting import eventually
@@ -88,6 +89,25 @@ async def test_a_leadership_says_why_it_ended_if_it_can(bench: Bench) -> None:
         row = bench.status("other")["leaderships"][1]
         assert row["dispatcher"] == this_process()
         assert row["began_ms"] >= row["ended_ms"] >= 0
+
+
+async def test_a_redis_that_is_slow_is_told_why_a_leadership_ended(vhost: Vhost, store: Any) -> None:
+    """It drops what it has not done yet for a connection that was reset, as one with an unread answer is."""
+    replicas = QuickReplicas(RedisSettings(url=vhost.redis_url), LANE, vhost.redis_prefix, lambda: 0)
+    leading = asyncio.create_task(replicas.lead(7))
+    await eventually(lambda: replicas.status()["standbys"] == [])
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    assert replicas._connection is not None
+    replicas._connection.send(pack("PING"), lambda _: None)
+    store.ping()  # it was answered by then
+    store.client_pause(200)
+    replicas.ended("tired")
+    await replicas.close()
+    for _ in range(3):
+        await asyncio.sleep(0)  # sleeps: until the loop has closed the socket
+    row = store.hget(LaneKeys.of(vhost.redis_prefix, LANE).replicas, "ended 7")
+    assert json.loads(row)["why"] == "tired"
 
 
 async def test_a_lost_connection_is_told_as_the_reason(bench: Bench) -> None:
