@@ -16,13 +16,13 @@ from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import Fault
 from tests.chaos.proxies import Proxies
 from tests.chaos.stage import PREFIX, Stage
+from tests.waiting import wait_until
 
 #: In this time nodes that run find each other, or never: then the one that was hurt is started again.
 FOUND_WITHIN_S: Final = 20.0
 #: How many queues a node takes for down. After a partition that has healed RabbitMQ 3.10 may do so for long
 #: with classic queues of a node that is there.
 QUEUES_DOWN: Final = 'length(rabbit_amqqueue:list_down(<<"/">>))'
-LOOK_S: Final = 0.2
 #: The others may have given up a node that stood still for so long.
 GIVEN_UP_AFTER_S: Final = 0.75 * TICKTIME_S
 Hurt = Callable[[ClusterNode, Fault], Awaitable[None]]
@@ -126,19 +126,15 @@ class NodeFaults:
         try:
             await asyncio.to_thread(self._cluster().wait_for, self._nodes(), FOUND_WITHIN_S)
             await asyncio.to_thread(self._until_queues_are_seen)
-        except DispatcherError:
+        except (DispatcherError, AssertionError):
             happened.note = "stayed apart, and was started again"
             await asyncio.to_thread(node.stop)
             await self._stage.start_again(node)
             await asyncio.to_thread(self._cluster().wait_for, self._nodes())
 
     def _until_queues_are_seen(self) -> None:
-        """By all nodes. Raises DispatcherError."""
-        deadline = time.monotonic() + FOUND_WITHIN_S
-        while any(node.evaluate(QUEUES_DOWN) != "0" for node in self._nodes()):
-            if time.monotonic() >= deadline:
-                raise DispatcherError("a node takes queues of another one for down")
-            time.sleep(LOOK_S)
+        """By all nodes. Raises DispatcherError, or AssertionError if a node takes some for down."""
+        wait_until(lambda: all(node.evaluate(QUEUES_DOWN) == "0" for node in self._nodes()), FOUND_WITHIN_S)
 
     async def _node(self, fault: Fault) -> tuple[int, str]:
         """One that the lane needs: with the leader of its lock or of an inbound queue, or that it is led
