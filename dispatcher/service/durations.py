@@ -13,8 +13,9 @@ from dispatcher.core.orders import AckInbound
 from dispatcher.core.records import Dispatched
 from dispatcher.http.views import Buckets, Spread
 
-#: Upper bounds of a histogram's buckets, in seconds.
-BOUNDS_S: Final = (
+#: Upper bounds of a histogram's buckets, in seconds. Compiled, a tuple whose type has its length could not be
+#: read as a whole ("value for final name was not set").
+BOUNDS_S: Final[tuple[float, ...]] = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
     1800.0,
 )  # fmt: skip
