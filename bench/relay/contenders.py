@@ -242,8 +242,12 @@ class TwoShards(ExclusiveShards):
 
     async def start(self) -> None:
         await asyncio.to_thread(self._process.launch)
-        await self.begun()
+        await super().begun()
+        await self._share_out()
         await self._open_consumers()
+
+    async def _share_out(self) -> None:
+        """One process leads both."""
 
 
 class TwoProcesses(TwoShards):
@@ -255,12 +259,9 @@ class TwoProcesses(TwoShards):
         await super().prepare()
         self._other = self.process_type(self._configuration())
 
-    async def start(self) -> None:
-        await asyncio.to_thread(self._process.launch)
-        await super().begun()
+    async def _share_out(self) -> None:
         await asyncio.to_thread(self._other.launch)
         await self.begun()
-        await self._open_consumers()
 
     async def begun(self) -> None:
         """Each replica leads a shard."""
