@@ -31,15 +31,14 @@ from bench.relay.meter import Meter
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
 from dispatcher.errors import DispatcherError
+from dispatcher.settings import LaneDefaults
 from dispatcher.wire.protocol import LaneNames
 
 P99_RATIO_MAX: Final = 2.0
 #: Below this two waits differ by what else the machine does.
 P99_JUDGED_MIN_MS: Final = 5.0
-#: What the stuck consumer has of the blocked group: its whole prefetch. So it has no free capacity, and
-#: nothing is parked before the other consumers come.
-STUCK_MESSAGES: Final = PREFETCH
-GROUP_WINDOW: Final = {"initial": STUCK_MESSAGES, "max": STUCK_MESSAGES}
+#: What a consumer has of a group of which it has settled nothing.
+STUCK_MESSAGES: Final = LaneDefaults().group_window.initial
 POLL_S: Final = 0.2
 STUCK_S: Final = 120.0
 
@@ -57,36 +56,39 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Measured:
     backlog: int
+    stuck: int  # messages that the stuck consumer has
     without: Wait
     behind: Wait
-    parked_s: float  # from the first free capacity until all of the backlog was parked …
+    parked_s: float  # from when the consumers begin to join until all of the backlog was parked …
     acked_s: float  # … and its originals were acked
 
 
 class _OthersMeter(Meter):
-    """Counts at another meter what arrives behind the blocked group's messages."""
+    """Counts at another meter what arrives behind the blocked group's messages, which are `stuck`."""
 
-    def __init__(self, others: Meter) -> None:
+    def __init__(self, others: Meter, stuck: int) -> None:
         super().__init__(sys.maxsize)
         self._others = others
+        self._stuck = stuck
 
     def arrived(self, bodies: list[bytes]) -> None:
-        blocked = max(0, STUCK_MESSAGES - self.count)
+        blocked = max(0, self._stuck - self.count)
         self.count += len(bodies)
         if bodies[blocked:]:
             self._others.arrived(bodies[blocked:])
 
 
 class StuckConsumer(ProtocolConsumer):
-    """Never settles what it gets first: messages of the blocked group. Others it does."""
+    """Never settles what it gets first: `stuck` messages of the blocked group. Others it does."""
 
-    def __init__(self, others: Meter, names: LaneNames, consumer: str) -> None:
-        super().__init__(_OthersMeter(others), names, consumer)
+    def __init__(self, others: Meter, names: LaneNames, stuck: int) -> None:
+        super().__init__(_OthersMeter(others, stuck), names, "stuck")
+        self._stuck = stuck
         self._blocked_up_to: int | None = None
 
     def _settle(self) -> None:
         if self._blocked_up_to is None and self._acked:
-            self._blocked_up_to = self._acked[0][0] + STUCK_MESSAGES - 1
+            self._blocked_up_to = self._acked[0][0] + self._stuck - 1
         first = (self._blocked_up_to or 0) + 1
         self._acked[:] = [(max(low, first), high) for low, high in self._acked if high >= first]
         super()._settle()
@@ -103,27 +105,27 @@ async def consuming(place: Place, consumers: list[ProtocolConsumer]) -> AsyncIte
             await consumer.close()
 
 
-async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> tuple[Wait, float, float]:
+async def waits(
+    stage: Stage, backlog: int, stuck: int, messages: int, per_second: int
+) -> tuple[Wait, float, float]:
     """One run. Returns also how long it took to park the backlog, and until it was acked. Raises
     DispatcherError."""
     async with stage.place() as place:
-        subject = Subject(place, group_window=GROUP_WINDOW)
+        subject = Subject(place, group_window={"initial": stuck})
         names = LaneNames(LANE, place.redis_prefix)
         meter = Meter(messages, latencies=True)
-        stuck = StuckConsumer(meter, names, "stuck")
         others = [ProtocolConsumer(meter, names, f"consumer-{number}") for number in range(CONSUMERS)]
         with subject.running():
-            async with consuming(place, [stuck] if backlog else []):
-                await _fill(place, backlog)
-                await _until(subject, "dispatcher_consumers", 1 if backlog else 0)
-                if await subject.metric("dispatcher_messages_parked"):
-                    raise DispatcherError("some of the backlog was parked before others had free capacity")
-                begun = time.monotonic()
+            await _fill(place, backlog)
+            begun = time.monotonic()
+            async with consuming(place, [StuckConsumer(meter, names, stuck)] if backlog else []):
+                # The others find the group with an owner.
+                await _until(subject, "dispatcher_messages_in_flight", stuck if backlog else 0)
                 async with consuming(place, others):
-                    await _until(subject, "dispatcher_messages_parked", backlog - STUCK_MESSAGES)
+                    await _until(subject, "dispatcher_messages_parked", backlog - stuck)
                     parked_s = time.monotonic() - begun
                     if backlog:
-                        await _until_acked(place)
+                        await _until_acked(place, stuck)
                     acked_s = time.monotonic() - begun
                     await _until(subject, "dispatcher_consumers", CONSUMERS + (1 if backlog else 0))
                     await _send(place, meter, messages, per_second)
@@ -133,7 +135,6 @@ async def waits(stage: Stage, backlog: int, messages: int, per_second: int) -> t
 
 
 async def _fill(place: Place, backlog: int) -> None:
-    """The first message of the group finds only the consumer that will be stuck."""
     publisher = Publisher(INBOUND, shape=Shape(groups=1), group_prefix=b"blocked")
     await publisher.open(place.amqp_url)
     await publisher.fill(backlog)
@@ -152,15 +153,15 @@ async def _until(subject: Subject, metric: str, count: int) -> None:
             raise DispatcherError(f"{metric} was {seen}, and never {count}")
 
 
-async def _until_acked(place: Place) -> None:
+async def _until_acked(place: Place, stuck: int) -> None:
     """Wait until nothing is left of the backlog in its inbound queue but what the stuck consumer has. Raises
     DispatcherError when it does not fall for a while."""
     path, seen, since = f"queues/{place.vhost}/{INBOUND}", None, time.monotonic()
-    while (left := (await asyncio.to_thread(place.api.request, path)).get("messages")) != STUCK_MESSAGES:
+    while (left := (await asyncio.to_thread(place.api.request, path)).get("messages")) != stuck:
         if left != seen:
             seen, since = left, time.monotonic()
         elif time.monotonic() > since + STUCK_S:
-            raise DispatcherError(f"{left} messages are in {INBOUND}, and never {STUCK_MESSAGES}")
+            raise DispatcherError(f"{left} messages are in {INBOUND}, and never {stuck}")
         await asyncio.sleep(POLL_S)
 
 
@@ -187,8 +188,9 @@ def _wait(meter: Meter, subject: Subject) -> Wait:
 
 async def measure(stage: Stage, options: argparse.Namespace) -> Measured:
     count = round(options.seconds * options.rate)
-    without, _, _ = await waits(stage, 0, count, options.rate)
-    return Measured(options.messages, without, *await waits(stage, options.messages, count, options.rate))
+    without, _, _ = await waits(stage, 0, options.stuck, count, options.rate)
+    behind = await waits(stage, options.messages, options.stuck, count, options.rate)
+    return Measured(options.messages, options.stuck, without, *behind)
 
 
 def report(console: Console, measured: Measured) -> None:
@@ -201,7 +203,7 @@ def report(console: Console, measured: Measured) -> None:
             f"{wait.peak_mb:.0f}",
         )  # fmt: skip
     console.print(table)
-    rate = (measured.backlog - STUCK_MESSAGES) / measured.parked_s
+    rate = (measured.backlog - measured.stuck) / measured.parked_s
     console.print(f"the backlog was parked in {measured.parked_s:.1f} s, {rate:,.0f} messages/s")
     console.print(f"its originals were acked after {measured.acked_s:.1f} s")
 
@@ -222,12 +224,18 @@ def exceeded(measured: Measured) -> list[str]:
 def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.blocked", description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000, help="of the blocked group (1000000)")
+    parser.add_argument(
+        "--stuck", type=int, default=STUCK_MESSAGES, metavar="N",
+        help=f"messages that the stuck consumer has, 1 to {PREFETCH} ({STUCK_MESSAGES}, as by default)",
+    )  # fmt: skip
     parser.add_argument("--rate", type=int, default=1_000, help="of the others' messages a second (1000)")
     parser.add_argument("--seconds", type=float, default=20, help="with the others (20)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args(given)
-    if options.messages <= STUCK_MESSAGES or options.rate < 1 or options.seconds * options.rate < 2:
-        parser.error(f"--messages must be more than {STUCK_MESSAGES}; --rate and --seconds give some")
+    if not 1 <= options.stuck <= PREFETCH:
+        parser.error(f"--stuck is 1 to {PREFETCH}, the consumer's prefetch")
+    if options.messages <= options.stuck or options.rate < 1 or options.seconds * options.rate < 2:
+        parser.error(f"--messages must be more than {options.stuck}; --rate and --seconds give some")
     return options
 
 

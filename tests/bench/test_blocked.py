@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.blocked import Measured, Wait, exceeded
+from bench.blocked import Measured, Wait, arguments, exceeded
 from dispatcher.nodes import Servers
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
     servers: Servers, tmp_path: Path
 ) -> None:
     file = tmp_path / "results.json"
-    small = ("--messages", "11000", "--rate", "200", "--seconds", "2")
+    small = ("--messages", "11000", "--rate", "200", "--seconds", "2", "--stuck", "3")
     ended = subprocess.run(
         [sys.executable, "-m", "bench.blocked", *small, "--json", str(file)], cwd=ROOT,
         env=servers.as_environment(), capture_output=True, text=True, check=False,
@@ -31,11 +31,19 @@ def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
     assert document["behind"]["p50_ms"] < 1_000
     assert document["behind"]["peak_mb"] < 300
     assert 0 < document["parked_s"] <= document["acked_s"]
+    assert document["stuck"] == 3  # it waits until the consumer has them, and nothing else is left
+
+
+@pytest.mark.parametrize("stuck", ["0", "501"])
+def test_how_many_are_stuck_is_refused(stuck: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        arguments(["--stuck", stuck])
+    assert ended.value.code == 2
 
 
 def test_a_bound_that_is_exceeded_is_named() -> None:
     without = Wait(1.0, 10.0, 20.0, 70.0)
-    assert exceeded(Measured(10, without, Wait(1.0, 20.0, 90.0, 300.0), 1.0, 2.0)) == []
-    p99, peak = exceeded(Measured(10, without, Wait(1.0, 20.1, 90.0, 301.0), 1.0, 2.0))
+    assert exceeded(Measured(10, 2, without, Wait(1.0, 20.0, 90.0, 300.0), 1.0, 2.0)) == []
+    p99, peak = exceeded(Measured(10, 2, without, Wait(1.0, 20.1, 90.0, 301.0), 1.0, 2.0))
     assert p99.startswith("p99 20.1 ms behind a blocked group")
     assert peak.startswith("301 MB")
