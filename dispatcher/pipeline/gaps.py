@@ -180,8 +180,8 @@ def _ending(
     elif not lost:
         is_told = later[0].tells_again(leadership)
         kind = GapKind.TOLD_AGAIN if is_told else GapKind.NO_END
-        text = f"the leader was killed: its decisions after {_shown(leadership.last_us or 0)} is "
-        text += "told by the next one, from Redis, without its times" if is_told else "missing"
+        text = f"the leader was killed: its decisions after {_shown(leadership.last_us or 0)} are "
+        text += "told by the next one, from Redis, without their times" if is_told else "missing"
         yield _gap(leadership, kind, since, (leadership.turn, END_OF_TIME_US), text)
 
 
