@@ -7,7 +7,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pamqp import commands
 
@@ -19,18 +19,29 @@ from dispatcher.amqp.properties import number_of, split_table
 from dispatcher.cli.output import counted
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
+from dispatcher.settings import RabbitSettings
+from dispatcher.settings.urls import parse_broker_url
 from dispatcher.wire.protocol import LaneNames
 
 #: Deliveries that are not acked yet, and publishes on their way.
 _PREFETCH: Final = 1_000
 _UNCONFIRMED_MAX: Final = 500
 _NOT_FOUND: Final = 404
+_PRECONDITION_FAILED: Final = 406
 _OFFSET: Final = "x-stream-offset"
 #: The clock of the dispatcher that wrote a message may be behind RabbitMQ's by this much.
 _CLOCKS_APART_MS: Final = 60_000
 #: A message is in the history again only if it was unacked meanwhile: behind the first time there are no more
 #: than all inbound queues together may have unacked, and these few are far more than lanes have.
 _IDENTITIES_MAX: Final = 500_000
+
+
+class _NoReplica(BrokerUnavailable):
+    """No replica of the stream runs at this node: RabbitMQ lets nobody read it there."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        super().__init__(url)
 
 
 class HistoryReader(QueueReader):
@@ -40,7 +51,7 @@ class HistoryReader(QueueReader):
 
     def __init__(self, names: LaneNames, timeout_ms: int) -> None:
         super().__init__(names, timeout_ms)
-        self._reading = self._publishing = 0  # channels
+        self._looking = self._reading = self._publishing = 0  # channels
         self._mark = str(uuid.uuid4())
         self._to: str | None = None  # where messages are sent; None: to where each came in
         self._next: Delivery | None = None  # the first one to look at
@@ -52,12 +63,29 @@ class HistoryReader(QueueReader):
     def _queue(self) -> str:
         return self._names.history
 
+    @classmethod
+    async def _begun(cls, settings: RabbitSettings, names: LaneNames, timeout_ms: int) -> Self:
+        urls, without, more = [node.url for node in settings.nodes()], list[str](), ""
+        while urls:
+            rest = settings.model_copy(update={"urls": tuple(urls)})
+            try:
+                return await super()._begun(rest, names, timeout_ms)
+            except _NoReplica as refused:
+                urls.remove(refused.url)
+                without.append(refused.url)
+            except BrokerUnavailable as failure:
+                if not without:
+                    raise
+                urls, more = [], f"; {failure}"
+        raise BrokerUnavailable(_unreadable(settings, names.history, without) + more)
+
     async def _begin(self, link: Link) -> None:
-        self._reading = await link.open_channel()
-        look = commands.Queue.Declare(queue=self._names.history, passive=True)
+        self._looking = await link.open_channel()
         try:
-            await link.call(self._reading, look)
+            await self._consume(link, self._looking, "next")
         except ChannelRefused as refused:
+            if refused.code == _PRECONDITION_FAILED:
+                raise _NoReplica(link.url) from None
             if refused.code != _NOT_FOUND:
                 raise BrokerUnavailable(f"{self._names.history}: {refused}") from None
             raise CommandRefused(
@@ -76,6 +104,7 @@ class HistoryReader(QueueReader):
         offset: Any = "first"
         if since_ms > _CLOCKS_APART_MS:
             offset = datetime.fromtimestamp((since_ms - _CLOCKS_APART_MS) // 1_000, UTC)
+        self._reading = await link.open_channel()
         await self._consume(link, self._reading, offset)
         self._next = await self._next_delivery()
         return end - _offset(self._next)
@@ -99,8 +128,6 @@ class HistoryReader(QueueReader):
         """Put a mark at the end of the part to read; return its offset, which a reader from there on is
         told."""
         link, history = self._opened(), self._names.history
-        looking = await link.open_channel()
-        await self._consume(link, looking, "next")
         frames = mark_frames(
             self._mark, channel=self._publishing, exchange=self._names.command_exchange, queue=history,
             frame_max=link.frame_max,
@@ -108,8 +135,8 @@ class HistoryReader(QueueReader):
         self._unconfirmed[link.write(self._publishing, frames, 1)] = (history, None)
         await self.finish()
         while (delivery := await self._next_delivery()).body[1:] != self._mark.encode():
-            link.ack(looking, delivery.tag)
-        await link.call(looking, commands.Channel.Close(200, "", 0, 0))
+            link.ack(self._looking, delivery.tag)
+        await link.call(self._looking, commands.Channel.Close(200, "", 0, 0))
         self._deliveries = asyncio.Queue()
         return _offset(delivery)
 
@@ -162,6 +189,17 @@ class HistoryReader(QueueReader):
         doubtful = sum(queue not in self._missing for queue, _ in self._unconfirmed.values())
         more = f"; {doubtful:,} more may have been" if doubtful else ""
         return f"{counted(self._taken, 'message')} had been sent{last}{more}"
+
+
+def _unreadable(settings: RabbitSettings, stream: str, urls: list[str]) -> str:
+    """Why it can't be read at these nodes, and what to do."""
+    addresses = [parse_broker_url(url) for url in urls]
+    where = ", ".join(sorted(f"{address.host}:{address.port}" for address in addresses))
+    return (
+        f"{stream} can't be read: it is a stream, and no replica of it runs at {where}; name a node that has "
+        f"one in {settings.url_key}, or have one made: "
+        f"rabbitmq-streams add_replica --vhost {addresses[0].vhost} {stream} NODE"
+    )
 
 
 def _offset(delivery: Delivery) -> int:

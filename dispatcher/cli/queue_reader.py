@@ -44,15 +44,24 @@ class QueueReader(ABC):
     @contextlib.asynccontextmanager
     async def opened(cls, settings: RabbitSettings, names: LaneNames, timeout_ms: int) -> AsyncIterator[Self]:
         """Raises BrokerUnavailable, CommandRefused when the queue can't be read."""
+        reading = await cls._begun(settings, names, timeout_ms)
+        try:
+            yield reading
+        finally:
+            await reading._opened().close()
+
+    @classmethod
+    async def _begun(cls, settings: RabbitSettings, names: LaneNames, timeout_ms: int) -> Self:
         reading = cls(names, timeout_ms)
         link = reading._link = await Link.open(
             settings, name=cls.connection_name, on_events=reading._on_events
         )
         try:
             await reading._begin(link)
-            yield reading
-        finally:
+        except BaseException:
             await link.close()
+            raise
+        return reading
 
     @property
     @abstractmethod
