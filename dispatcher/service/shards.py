@@ -189,7 +189,8 @@ class _Way:
                     looks = 0 if left else looks + 1
                     await asyncio.sleep(_EMPTY_LOOK_S)
                 return ""
-        return "; ".join(each for of_shard in left.values() for each in of_shard) or "not all is known"
+        remains = "; ".join(each for of_shard in left.values() for each in of_shard)
+        return remains or f"no answer yet about {former.looks_into}"
 
     def _tell(self) -> None:
         names, shard = self._names, self._shard
@@ -414,6 +415,7 @@ class _Former:
     def __init__(self, link: Link, names: ShardNames, queues: list[str]) -> None:
         self._link, self._names, self._queues = link, names, queues
         self._numbers: list[int] = []
+        self.looks_into = "the shards"  # now
 
     async def _find(self) -> None:
         numbers = range(1, SHARDS_MAX + 1)
@@ -429,6 +431,7 @@ class _Former:
         found = {}
         for number in self._numbers:
             queues = [shard_name(queue, number) for queue in self._queues]
+            self.looks_into = " and ".join(queues)
             if left := await _remains(self._link, self._names.shard(number), queues, ask_leader):
                 found[number] = left
         return found

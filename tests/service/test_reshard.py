@@ -7,12 +7,14 @@ import contextlib
 from typing import Any
 
 import pytest
+from pamqp import commands
 
-from dispatcher.amqp.methods import ExchangeDeclare, ExchangeDelete
+from dispatcher.amqp.methods import ExchangeDeclare, ExchangeDelete, QueueBind
 from dispatcher.client import GroupConsumer, GroupProducer
 from dispatcher.client.copies import Message
 from dispatcher.errors import SendFailed
 from dispatcher.service.topology import parking_queues
+from dispatcher.wire.protocol import KEY_COMMAND
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.service.clients import Client
 from tests.service.harness import LANE, Bench, lane
@@ -160,6 +162,18 @@ async def test_what_is_parked_in_a_shard_that_nobody_leads_is_left(bench: Bench)
     await client.delete(parked)
     done = await reshard(bench, 2)
     assert done.returncode == 0, done.stderr
+
+
+async def test_a_shard_of_which_nothing_is_known_in_time_is_named(bench: Bench) -> None:
+    """Its leader does not get the question."""
+    client, names = await led(bench, 3)
+    third, call = names.shard(3), client.link.call
+    of_commands = {"exchange": third.command_exchange, "routing_key": KEY_COMMAND}
+    await client.declare("unread")
+    await call(client.channel, QueueBind(queue="unread", **of_commands))
+    await call(client.channel, commands.Queue.Unbind(queue=third.command, **of_commands))
+    refused = await reshard(bench, 2, "--timeout", "1s")
+    assert (refused.returncode, shard_name("in", 3) in refused.stderr) == (1, True), refused.stderr
 
 
 async def test_a_change_that_was_killed_is_done_by_the_next_one(bench: Bench) -> None:
