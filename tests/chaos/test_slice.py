@@ -107,7 +107,7 @@ def test_how_long_lanes_may_stand_still_is_asked_of_a_cluster_only(tmp_path: Pat
 
 def _servers_start(run: subprocess.Popen[str], folder: Path) -> None:
     """RabbitMQ takes seconds for it."""
-    wait_until(lambda: any(_name(pid) == "beam.smp" for pid in descendants(run.pid)), what="RabbitMQ")
+    wait_until(lambda: any("beam.smp" in _command_line(pid) for pid in descendants(run.pid)), what="RabbitMQ")
     assert not list((folder / "record").glob("*.log")), "dispatchers"
 
 
@@ -150,9 +150,10 @@ def test_a_server_that_does_not_start_again_is_no_verdict(tmp_path: Path) -> Non
     assert (tmp_path / "record" / "rabbitmq-output.log").exists()
 
 
-def _name(pid: int) -> str:
+def _command_line(pid: int) -> str:
+    """Also where a loader of its own runs it."""
     with contextlib.suppress(OSError):  # it is gone
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/cmdline").read_text()
     return ""
 
 
