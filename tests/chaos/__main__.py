@@ -1,7 +1,8 @@
 """`scripts/chaos`: real servers and processes, everything hurt at random, and a verdict on every message.
 
 Exit codes: 0 everything held, 1 something was violated (the evidence is printed), 2 usage, 3 the run came to
-no verdict (RabbitMQ or Redis did not start again, for one; the reason is printed), 130 interrupted.
+no verdict (RabbitMQ or Redis did not start again, or RabbitMQ kept what was in a queue; the reason is
+printed), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.chaos.ledger_check import check_ledger
 from tests.chaos.plan import CONCURRENT, HANDOVER, Plan
 from tests.chaos.report import Report, stamp
 from tests.chaos.stage import staged
-from tests.chaos.verdict import end_and_judge
+from tests.chaos.verdict import NO_VERDICT, end_and_judge
 
 SHARDS = "shards"
 LANES = {
@@ -46,7 +47,7 @@ RATE, RATE_ON_CLUSTER = 200.0, 60.0
 PROGRESS_S = 10.0
 #: Commands that wait for a dispatcher hold one each, and a server has to start meanwhile.
 THREADS = 100
-NO_VERDICT, INTERRUPTED = 3, 130
+INTERRUPTED = 130
 
 
 def main(arguments: list[str]) -> int:
@@ -153,7 +154,7 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
     report.write(folder)
     report.show(console)
     console.print(f"report: {folder}", highlight=False)
-    return 1 if report.as_dict()["violations"] else 0
+    return verdict.exit_code
 
 
 async def _progress(handled: object, say: object) -> None:

@@ -22,7 +22,8 @@ _COUNT_S: Final = 5.0
 class Patience:
     """With what is left after the last fault, at `now_s`."""
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, still_s: float = STILL_S) -> None:
+        self._still_s = still_s
         self._begun_s = self._moved_s = now_s
         self._handled = -1
 
@@ -30,16 +31,18 @@ class Patience:
         """Why it is over when so many were handled by now; None: it is not."""
         if handled != self._handled:
             self._handled, self._moved_s = handled, now_s
-        if now_s - self._moved_s >= STILL_S:
-            return f"not live: not drained, and nothing was handled for {STILL_S:.0f} s"
+        if now_s - self._moved_s >= self._still_s:
+            return f"not live: not drained, and nothing was handled for {self._still_s:.0f} s"
         if now_s - self._begun_s >= WHOLE_S:
             return f"not live: not drained {WHOLE_S / 60:.0f} min after the last fault"
         return None
 
 
-async def drain(is_drained: Callable[[], Awaitable[bool]], handled: Callable[[], int]) -> str | None:
+async def drain(
+    is_drained: Callable[[], Awaitable[bool]], handled: Callable[[], int], still_s: float = STILL_S
+) -> str | None:
     """Wait until everything is handled; what is wrong if it never is."""
-    patience = Patience(time.monotonic())
+    patience = Patience(time.monotonic(), still_s)
     counted_s = 0.0
     while not await is_drained():
         now_s = time.monotonic()

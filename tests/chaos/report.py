@@ -50,6 +50,7 @@ class Report:
             "drained_s": round(verdict.drained_s, 2),
             "fault_counts": dict(sorted(self._fault_counts().items())),
             "stalls_s": {lane.lane.name: _stalls(lane) for lane in verdict.lanes if lane.stalls},
+            "without_leader": verdict.without_leader,
             "violations": verdict.violations,
             "faults": [happened.as_dict() for happened in self._happened],
         }
@@ -96,6 +97,9 @@ class Report:
 
     def _show_violations(self, console: Console) -> None:
         verdict = self._verdict
+        if verdict.without_leader:
+            text = f"RabbitMQ has left queues without a leader: {', '.join(verdict.without_leader)}"
+            console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
         for text in verdict.problems:
             console.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
         for lane in verdict.lanes:
@@ -108,6 +112,8 @@ class Report:
             found = f"{len(verdict.violations)} violations"
             since = f"the chaos began at {self._begun:.3f}"
             console.print(f"{found}; {since} on the clock of the record.", style="red", highlight=False)
+        elif verdict.without_leader:
+            console.print("What happened was right; what is missing is not judged.", style="red")
         else:
             console.print(f"Everything held; drained in {verdict.drained_s:.1f} s.", style="green")
 

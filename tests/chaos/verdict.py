@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.amqp.events import Fetched
-from dispatcher.errors import DispatcherError
 from dispatcher.judge.judge import say, that_count, violations
 from dispatcher.judge.record import HandlingRecord, MessageKey
 from dispatcher.nodes.local_cluster import PAUSE_MINORITY
 from tests.chaos.accounts import Arrived
 from tests.chaos.deciding import Decider
 from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
-from tests.chaos.draining import drain
+from tests.chaos.draining import STILL_S, drain
 from tests.chaos.evictions import ACK_TIMEOUT
 from tests.chaos.evidence import Evidence, Found, gather, produced
 from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.leaderless import without_leader
+from tests.chaos.leaderless import not_excused, of_lanes, without_leader
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
@@ -36,6 +35,7 @@ from tests.service.harness import log_records
 from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
+VIOLATED, NO_VERDICT = 1, 3
 LIVES_SHOWN_MAX = 5
 USUAL = Limits()
 
@@ -56,27 +56,37 @@ class Verdict:
     lanes: list[LaneVerdict] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     drained_s: float = 0.0
+    without_leader: list[str] = field(default_factory=list)  # queues of the lanes
 
     @property
     def violations(self) -> list[str]:
         return self.problems + [text for lane in self.lanes for text in lane.violations]
 
+    @property
+    def exit_code(self) -> int:
+        if self.violations:
+            return VIOLATED
+        return NO_VERDICT if self.without_leader else 0
 
-async def end_and_judge(stage: Stage, limits: Limits = USUAL) -> Verdict:
+
+async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = STILL_S) -> Verdict:
     """Let everything be handled, stop everything in order, look at what is left and what was recorded.
 
-    Raises DispatcherError if RabbitMQ does not give out what it has: that is no verdict.
+    If RabbitMQ does not give out what it has, the verdict says so: what is missing is nobody's fault then.
     """
     verdict, until = Verdict(), time.monotonic()
-    await _wind_down(stage, verdict)
+    await _wind_down(stage, verdict, still_s)
     client = await Client.open(stage.rabbitmq)
     await find_shards(stage, client)
     for lane in stage.lanes:
-        dead = await client.take(f"{PREFIX}.{lane.name}.dead")
+        dead, moved = [
+            await client.take(queue) if queue not in verdict.without_leader else []
+            for queue in (f"{PREFIX}.{lane.name}.dead", lane.target)
+        ]
         there = Found(
             frozenset(MessageKey.of(message.body) for message in dead),
             poison(dead, stage.plan.settings.retry_attempts),
-            arrived(await client.take(lane.target)),
+            arrived(moved),
         )
         evidence, found = await asyncio.to_thread(_judged, stage, lane, there)
         found += await _left_over(client, lane, evidence, dead)
@@ -87,7 +97,9 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL) -> Verdict:
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
         after_faults = _stalls(stage, evidence, limits, until)
         found += [text for one in after_faults if (text := one.violation()) is not None]
-        verdict.lanes.append(LaneVerdict(lane, evidence, counts, found, after_faults))
+        counting = not_excused(found, verdict.without_leader, [lane])
+        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, after_faults))
+    verdict.problems = not_excused(verdict.problems, verdict.without_leader, stage.lanes)
     await client.close()
     return verdict
 
@@ -119,7 +131,7 @@ def _stalls(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> l
     return stalls(stage.node_faults, of_lane, hindered, limits, until, waits=waits)
 
 
-async def _wind_down(stage: Stage, verdict: Verdict) -> None:
+async def _wind_down(stage: Stage, verdict: Verdict, still_s: float) -> None:
     begun = asyncio.get_running_loop().time()
     verdict.problems += stage.problems
     for process in [*stage.consumers, *stage.producers]:
@@ -130,10 +142,10 @@ async def _wind_down(stage: Stage, verdict: Verdict) -> None:
         verdict.problems.append(f"not live: {wrong} could not get everything confirmed")
     client = await Client.open(stage.rabbitmq)
     operator = Decider(stage)
-    if problem := await drain(lambda: _is_drained(stage, client, operator), stage.handled):
-        if left := await asyncio.to_thread(without_leader, stage.nodes[0]):
-            raise DispatcherError(f"RabbitMQ has left queues without a leader: {', '.join(left)}")
+    if problem := await drain(lambda: _is_drained(stage, client, operator), stage.handled, still_s):
         verdict.problems.append(problem)
+    left = await asyncio.to_thread(without_leader, stage.nodes)
+    verdict.without_leader = of_lanes(left, stage.lanes)
     verdict.drained_s = asyncio.get_running_loop().time() - begun
     if wrong := await stage.stop(stage.living(stage.consumers)):
         verdict.problems.append(f"not live: {wrong} did not end in order")
