@@ -309,6 +309,7 @@ class Scene:
         published = frozenset(self.producer.confirmed)
         await self._all_handled(published)
         await self.stop_consumers()
+        await self._settles_read()
         for dispatcher in self.dispatchers:
             if dispatcher.is_alive():
                 assert dispatcher.terminate(30)[0] == 0, dispatcher.log()[-3000:]
@@ -333,6 +334,17 @@ class Scene:
             elif time.monotonic() - since > PATIENCE_S:
                 return
             await asyncio.sleep(LOOK_S)  # sleeps: between two looks
+
+    async def _settles_read(self) -> None:
+        """Consumers have left when RabbitMQ has their settles; a leader that stops before it has read them
+        leaves their messages to the next one."""
+        control = LaneNames(LANE, self.vhost.redis_prefix).control
+        async with Client.opened(self.rabbitmq) as client:
+
+            async def are_read() -> bool:
+                return await client.ready(control) == 0
+
+            await eventually(are_read, START_S, "settles to be read")
 
     async def _left_over(self) -> list[str]:
         names = f"{self.vhost.redis_prefix}.{LANE}"
