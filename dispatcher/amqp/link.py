@@ -210,7 +210,8 @@ class Link(asyncio.Protocol):
             self._transport.write(data)
 
     async def close(self) -> None:
-        """Say goodbye to the broker and close the socket; bytes written before are sent first."""
+        """Say goodbye to the broker and close the socket; bytes written before are sent first. A caller that
+        is cancelled meanwhile leaves no socket behind."""
         self._connection.close()
         self.flush()
         try:
@@ -220,6 +221,9 @@ class Link(asyncio.Protocol):
         except TimeoutError:
             self.abort()
             await self._lost.wait()
+        except asyncio.CancelledError:
+            self.abort()
+            raise
 
     def abort(self) -> None:
         """Close the socket at once; unsent bytes are dropped. ConnectionClosed is reported soon after."""

@@ -223,6 +223,20 @@ async def test_a_frozen_broker_is_given_up_after_two_intervals(
     assert closes(peer) == [end] == peer.events[-1:]
 
 
+async def test_who_stops_waiting_for_a_goodbye_leaves_no_socket(
+    secured: Secured, connect_to: Connect
+) -> None:
+    peer = await connect_to(_plain(secured))
+    with secured.node.frozen():
+        closing = asyncio.ensure_future(peer.link.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        end = await asyncio.wait_for(asyncio.shield(peer.link.closed), 30)
+        assert "silent" not in end.text  # that would be the heartbeats' reason, and later
+
+
 @on_uvloop
 async def test_alarms_block_and_unblock(secured: Secured, connect_to: Connect) -> None:
     peer = await connect_to(_plain(secured))
