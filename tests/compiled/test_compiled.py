@@ -15,7 +15,7 @@ from dispatcher.nodes.servers import Servers
 
 ROOT = Path(__file__).parents[2]
 SEEDS = "1..16"
-#: Of the core, the clauses and the codecs; of these one file needs RabbitMQ.
+#: Of the core, the clauses, the codecs, and what the dispatcher serves by HTTP.
 TESTS = (
     "tests/core", "tests/spec", "tests/redis_store/test_journal_codec.py",
     "tests/amqp/test_connection.py", "tests/amqp/test_connection_fuzz.py", "tests/amqp/test_decoder.py",
@@ -24,6 +24,9 @@ TESTS = (
     "tests/amqp/test_properties.py", "tests/amqp/test_reclaimed.py", "tests/amqp/test_relay.py",
     "tests/amqp/test_transfer.py", "tests/amqp/test_wire.py",
     "tests/service/test_ack_window.py", "tests/service/test_confirms.py", "tests/service/test_resends.py",
+    "tests/http/test_api.py::test_every_answer_is_as_the_document_says",
+    "tests/http/test_api.py::test_events_push_what_a_get_answers_and_what_has_changed",
+    "tests/service/test_process.py::test_it_serves_probes_and_metrics",
 )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def test_every_hot_module_is_compiled(compiled: Path, compiling) -> None:  # typ
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_core_clauses_and_codecs(compiled: Path, servers: Servers) -> None:
+def test_core_clauses_codecs_and_http(compiled: Path, servers: Servers) -> None:
     said = python(
         compiled, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, **servers.as_environment()
     )
