@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -44,14 +44,18 @@ def _bench(servers: Servers, *options: str) -> Ended:
     return Ended(process.pid, process.returncode, stdout, stderr)
 
 
+def _measured(servers: Servers, file: Path, *options: str) -> tuple[Ended, Any]:
+    """A run that ended well, and what it wrote to this file: one round."""
+    ended = _bench(servers, "--rounds", "1", *options, "--json", str(file))
+    assert ended.returncode == 0, ended.stderr
+    return ended, json.loads(file.read_text())
+
+
 @pytest.mark.slow
 def test_every_contender_is_measured(servers: Servers, tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
     # More messages than the prefetch of all consumers: those that ack must do it.
-    small = ("--messages", "3000", "--rounds", "1", "--seconds", "1", "--rate", "200")
-    ended = _bench(servers, *small, "--json", str(file))
-    assert ended.returncode == 0, ended.stderr
-    document = json.loads(file.read_text())
+    small = ("--messages", "3000", "--seconds", "1", "--rate", "200")
+    ended, document = _measured(servers, tmp_path / "results.json", *small)
     rows = {row["contender"]: row for row in document["results"]}
     assert tuple(rows) == CONTENDERS
     for name in CONTENDERS[:-1]:
@@ -147,22 +151,18 @@ def test_a_ratio_is_that_of_the_rounds_and_has_its_spread() -> None:
 
 @pytest.mark.slow
 def test_the_inbound_queue_can_be_a_quorum_queue(servers: Servers, tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    small = ("--messages", "500", "--rounds", "1", "--seconds", "0", "--contenders", "exclusive")
-    ended = _bench(servers, *small, "--inbound", "quorum", "--json", str(file))
-    assert ended.returncode == 0, ended.stderr
+    small = ("--messages", "500", "--seconds", "0", "--contenders", "exclusive", "--inbound", "quorum")
+    ended, document = _measured(servers, tmp_path / "results.json", *small)
     assert "quorum inbound queue" in " ".join(ended.stdout.split())
-    assert json.loads(file.read_text())["machine"]["dispatcher"] == "interpreted"
+    assert document["machine"]["dispatcher"] == "interpreted"
 
 
 @pytest.mark.slow
 def test_each_of_two_processes_leads_a_shard(servers: Servers, tmp_path: Path) -> None:
-    """Else the run does not end."""
-    file = tmp_path / "results.json"
-    small = ("--messages", "500", "--rounds", "1", "--seconds", "1", "--contenders", "two-processes")
-    ended = _bench(servers, *small, "--json", str(file))
-    assert ended.returncode == 0, ended.stderr
-    row = json.loads(file.read_text())["results"][0]
+    """Else the run does not end. It waits for that before each measurement, most of its time."""
+    small = ("--messages", "500", "--seconds", "0", "--contenders", "two-processes")
+    _, document = _measured(servers, tmp_path / "results.json", *small)
+    row = document["results"][0]
     assert (row["contender"], row["messages_per_s"] > 0) == (
         "dispatcher, exclusive, 2 shards in 2 processes",
         True,
