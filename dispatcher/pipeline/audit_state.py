@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from dispatcher.ledger.schema import Event
 from dispatcher.pipeline import order_audit
-from dispatcher.pipeline.few_rows import FEW, few, kept
+from dispatcher.pipeline.few_rows import FEW, few
 from dispatcher.pipeline.gaps import Gap
 from dispatcher.pipeline.hand_overs import OPEN
 from dispatcher.pipeline.leaderships import RecordedLeadership
@@ -83,8 +84,8 @@ class Audit:
             self._keep(sums, both)
 
     def _persist(self, table: DataFrame) -> DataFrame:
-        self._persisted.append(kept(table))
-        return self._persisted[-1]
+        self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
+        return table
 
     def _kept(self, kind: str, *columns: str) -> DataFrame:
         rows = self._pieces.read(f"{AUDITED}/{self._former}/{_ROWS}")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import reduce
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -21,15 +20,6 @@ def few(table: DataFrame) -> DataFrame:
     if table.sparkSession.conf.get(PARTS) == "1":
         return table.coalesce(1).hint("shuffle_hash")
     return F.broadcast(table)
-
-
-def kept(table: DataFrame) -> DataFrame:
-    """The same rows, kept from their first use on; `unpersist` gives up what is kept on disk. Where results
-    are in one part, Spark also forgets how the rows were made: else it goes over that whole plan for each
-    step that is put on it, and packs rows into columns. They go when nothing refers to them."""
-    if table.sparkSession.conf.get(PARTS) == "1":
-        return table.localCheckpoint(eager=False, storageLevel=StorageLevel.MEMORY_AND_DISK)
-    return table.persist(StorageLevel.DISK_ONLY)
 
 
 def sorted_by(table: DataFrame, *keys: str) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dispatcher.pipeline.at_once import at_once
-from dispatcher.pipeline.few_rows import FEW, PARTS, few, kept, together
+from dispatcher.pipeline.few_rows import FEW, PARTS, few, together
 from dispatcher.pipeline.gaps import Gap, Window
 from dispatcher.pipeline.hand_overs import (
     ENDS,
@@ -116,7 +116,7 @@ class Pieces:
         dates = tuple(self.computed)
         if dates not in self._ledgers:
             found = read_records(self._spark, self._ledger, self._found.of_dates({*dates}))
-            self._ledgers[dates] = kept(found.coalesce(1)) if self._is_in_one_part() else found
+            self._ledgers[dates] = self._in_one_part(found)
         return self._ledgers[dates]
 
     def _in_one_part(self, table: DataFrame) -> DataFrame:
@@ -202,8 +202,8 @@ class Pieces:
     def _persist(self, table: DataFrame) -> DataFrame:
         """Keep the table until the results made from it are written. It must go then: Spark would take it for
         equal-looking tables of the next run, which would be wrong."""
-        self._persisted.append(kept(table))
-        return self._persisted[-1]
+        self._persisted.append(table.persist(StorageLevel.DISK_ONLY))
+        return table
 
     def _release(self) -> None:
         while self._persisted:

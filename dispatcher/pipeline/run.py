@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,7 +25,7 @@ from dispatcher.pipeline import (
 from dispatcher.pipeline.at_once import at_once
 from dispatcher.pipeline.audit_state import Audit
 from dispatcher.pipeline.day_tables import write_day_tables
-from dispatcher.pipeline.few_rows import PARTS, kept, together
+from dispatcher.pipeline.few_rows import PARTS, together
 from dispatcher.pipeline.gaps import BOUNDARIES, END_OF_TIME_US, Gap, Window, find_gaps, missing_times
 from dispatcher.pipeline.leaderships import RecordedLeadership
 from dispatcher.pipeline.ledger_files import Found, find_files
@@ -59,6 +60,7 @@ from dispatcher.pipeline.summary import summarise
 Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 #: A file's records may be older than its day, and it may be written somewhat after it.
 _MARGIN: Final = timedelta(days=1)
+_ON_DISK: Final = StorageLevel.DISK_ONLY
 #: Few records are sorted before a second core has begun.
 _FEW_RECORDS: Final = 50_000
 #: What Spark says of a file that is damaged, or not there any more.
@@ -234,8 +236,8 @@ class _Job:
 
     def write_groups(self) -> None:
         shares = self._read(SHARES)
-        groups = kept(hot_groups.by_group(shares))
-        hot = kept(hot_groups.hot_groups(groups))
+        groups = hot_groups.by_group(shares).persist(_ON_DISK)
+        hot = hot_groups.hot_groups(groups).persist(_ON_DISK)
         unended = self._read("hand_overs").where(F.col("ended_at").isNull())
         try:
             found = together({
