@@ -233,6 +233,7 @@ class LaneRunner:
         self._replicas.ended(None)
         if link is not None:
             await link.close()
+        await self._replicas.end_told()
 
     # -- another configuration --
 

@@ -162,13 +162,21 @@ class Replicas:
         self._made_way_for = row
         return True
 
+    async def end_told(self) -> None:
+        """Until Redis has how the latest leadership ended, or END_TOLD_S. A connection that ends at once may
+        take with it what Redis has not read yet."""
+        if self._connection is not None and self._connection.lost is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_TOLD_S):
+                    await self._end_told.wait()
+
     async def close(self) -> None:
-        """Leave Redis. A connection that ends at once may take with it what Redis has not read yet."""
-        if self._connection is not None:
-            if self._connection.lost is None:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._end_told.wait(), END_TOLD_S)
-            self._connection.abort("left")
+        """Leave Redis."""
+        try:
+            await self.end_told()
+        finally:  # whoever stops a lane may cancel this
+            if self._connection is not None:
+                self._connection.abort("left")
 
     def status(self) -> dict[str, Any]:
         """Of a leader: who stands by (None: not known yet), and the latest leaderships, this one first."""

@@ -110,6 +110,31 @@ async def test_a_redis_that_is_slow_is_told_why_a_leadership_ended(vhost: Vhost,
     assert json.loads(row)["why"] == "tired"
 
 
+async def test_who_stops_waiting_for_redis_leaves_no_connection(vhost: Vhost, store: Any) -> None:
+    replicas = QuickReplicas(RedisSettings(url=vhost.redis_url), LANE, vhost.redis_prefix, lambda: 0)
+    leading = asyncio.create_task(replicas.lead(7))
+    await eventually(lambda: replicas.status()["standbys"] == [])
+    leading.cancel()
+    await asyncio.gather(leading, return_exceptions=True)
+    store.client_pause(200)
+    replicas.ended("tired")
+    closing = asyncio.create_task(replicas.close())
+    await asyncio.sleep(0)  # sleeps: until it waits
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert replicas._connection is not None
+    assert replicas._connection.lost == "left"
+
+
+async def test_a_lane_has_stopped_when_redis_has_how_it_ended(bench: Bench, store: Any) -> None:
+    await bench.run(orders=lane())
+    await eventually(lambda: standbys(bench) == [])
+    runner = bench.runners[LANE]
+    store.client_pause(200)
+    await runner.stop()
+    assert runner._replicas._end_told.is_set()
+
+
 async def test_a_lost_connection_is_told_as_the_reason(bench: Bench) -> None:
     await bench.run(orders=lane())
     await eventually(lambda: standbys(bench) == [])
