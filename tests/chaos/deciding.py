@@ -160,7 +160,7 @@ class Decider:
             await asyncio.sleep(POLL_S)  # sleeps: until the next question
         group = order.arguments["group"]
         problem = f"not live: nobody says what came of {order.name} of {group} in {lane.name}"
-        self._stage.problems.append(problem)
+        self._stage.unanswered[lane.name].append(problem)
         return None, None
 
     def _send(self, lane: LaneOnStage, order: Command) -> dict[str, Any]:

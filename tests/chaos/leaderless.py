@@ -4,8 +4,10 @@ the same."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dispatcher.errors import DispatcherError
@@ -15,6 +17,8 @@ from tests.chaos.stage import PREFIX
 
 #: A leader answers at once.
 ANSWER_MS = 5_000
+#: Between two looks.
+LOOK_S: Final = 1.0
 #: How the violations begin that say that something is missing, or not settled yet.
 _MISSING: Final = ("lost: ", "left in ", "not live: ", "not kept in the history: ")
 _NAMES = (
@@ -35,11 +39,22 @@ def without_leader(nodes: Iterable[LocalRabbitMQ]) -> list[str]:
     raise problem
 
 
+async def left_without_leader(nodes: Sequence[LocalRabbitMQ], for_s: float) -> list[str]:
+    """Those without a leader at each look for so long: an election takes a while. Raises DispatcherError."""
+    until = time.monotonic() + for_s
+    left = await asyncio.to_thread(without_leader, nodes)
+    while left and time.monotonic() < until:
+        await asyncio.sleep(LOOK_S)  # sleeps: until the next look
+        again = await asyncio.to_thread(without_leader, nodes)
+        left = [queue for queue in left if queue in again]
+    return left
+
+
 def of_lanes(queues: Iterable[str], lanes: Iterable[LaneOnStage]) -> list[str]:
     """Those of them that belong to one of these lanes."""
     own, prefixes = set[str](), tuple[str, ...]()
     for lane in lanes:
-        own.update((*lane.queues, lane.target))
+        own.update(lane.queues)
         prefixes += (f"{PREFIX}.{lane.name}.",)
     return sorted(queue for queue in queues if queue in own or queue.startswith(prefixes))
 

@@ -120,7 +120,7 @@ class Operator:
             if time.monotonic() >= until:
                 what = " ".join([command, *(f"{name}={value}" for name, value in arguments.items())])
                 said = f"nobody answered {what} of {lane.name} within {self.undone_within_s:.0f} s: {note}"
-                self._stage.problems.append(f"not live: {said}")
+                self._stage.unanswered[lane.name].append(f"not live: {said}")
                 return None
             await asyncio.sleep(self.pause_s)  # sleeps: between two tries
 

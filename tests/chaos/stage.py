@@ -76,6 +76,7 @@ class Stage:
         self.decisions: dict[str, list[Decision]] = {lane.name: [] for lane in lanes}
         self.shard_of: dict[str, str] = {}  # by groups; none: no lane has shards
         self.problems: list[str] = []  # that faults ran into
+        self.unanswered: dict[str, list[str]] = {lane.name: [] for lane in lanes}  # orders to the lane
         self.changes: dict[str, Any] = {}  # of lane keys since the beginning
         self._lives: dict[str, int] = {}
         self._stack = AsyncExitStack()

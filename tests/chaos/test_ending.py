@@ -65,7 +65,7 @@ async def test_a_flag_is_undone_however_long_nobody_is_there(tmp_path: Path) -> 
     stage = Stage(tmp_path, Plan(1, 1.0), [LANE], 1.0)
     operator, happened = _Away(stage), Happened("pause_group", "", 0.0)
     await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 60)
-    assert (operator.away, happened.note, stage.problems) == (0, "", [])
+    assert (operator.away, happened.note, stage.unanswered) == (0, "", {LANE.name: []})
 
 
 async def test_a_flag_that_nobody_undoes_is_told(tmp_path: Path) -> None:
@@ -74,5 +74,5 @@ async def test_a_flag_that_nobody_undoes_is_told(tmp_path: Path) -> None:
     operator.undone_within_s = 0.01
     operator.away = 1_000_000
     await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 60)
-    (problem,) = stage.problems
+    (problem,) = stage.unanswered[LANE.name]
     assert problem.startswith("not live: nobody answered groups.resume group=a of orders within")

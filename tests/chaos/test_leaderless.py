@@ -64,6 +64,8 @@ async def test_a_run_that_is_not_drained_is_judged(
         assert verdict.without_leader == without
         assert {text.partition(":")[0] for text in verdict.violations} == kinds | doubled
         assert verdict.exit_code == (VIOLATED if kinds | doubled else NO_VERDICT)
+        excused = verdict.excused + [text for lane in verdict.lanes for text in lane.excused]
+        assert {text.partition(":")[0] for text in excused} == {"lost", "not live"} - kinds
 
 
 def test_a_queue_excuses_its_lane_alone() -> None:

@@ -23,7 +23,7 @@ from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.leaderless import not_excused, of_lanes, without_leader
+from tests.chaos.leaderless import left_without_leader, not_excused, of_lanes
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
@@ -36,6 +36,8 @@ from tests.service.protocol_consumer import read_properties
 from tests.waiting import eventually
 
 VIOLATED, NO_VERDICT = 1, 3
+#: RabbitMQ chooses a leader within seconds, or never.
+FOR_GOOD_S = 30.0
 LIVES_SHOWN_MAX = 5
 USUAL = Limits()
 
@@ -48,6 +50,7 @@ class LaneVerdict:
     evidence: Evidence
     counts: dict[str, int]
     violations: list[str]
+    excused: list[str]  # what may be missing because a queue of the lane is without a leader
     stalls: list[Stall] = field(default_factory=list)  # after each fault of a node
 
 
@@ -57,6 +60,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     drained_s: float = 0.0
     without_leader: list[str] = field(default_factory=list)  # queues of the lanes
+    excused: list[str] = field(default_factory=list)  # what the run as a whole lacks because of them
 
     @property
     def violations(self) -> list[str]:
@@ -72,7 +76,7 @@ class Verdict:
 async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = STILL_S) -> Verdict:
     """Let everything be handled, stop everything in order, look at what is left and what was recorded.
 
-    If RabbitMQ does not give out what it has, the verdict says so: what is missing is nobody's fault then.
+    If RabbitMQ does not give out what it has, the verdict says so: then what is missing is excused.
     """
     verdict, until = Verdict(), time.monotonic()
     await _wind_down(stage, verdict, still_s)
@@ -97,9 +101,13 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = S
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
         after_faults = _stalls(stage, evidence, limits, until)
         found += [text for one in after_faults if (text := one.violation()) is not None]
+        found += stage.unanswered[lane.name]
         counting = not_excused(found, verdict.without_leader, [lane])
-        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, after_faults))
-    verdict.problems = not_excused(verdict.problems, verdict.without_leader, stage.lanes)
+        excused = [text for text in found if text not in counting]
+        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, excused, after_faults))
+    counting = not_excused(verdict.problems, verdict.without_leader, stage.lanes)
+    verdict.excused = [text for text in verdict.problems if text not in counting]
+    verdict.problems = counting
     await client.close()
     return verdict
 
@@ -144,7 +152,7 @@ async def _wind_down(stage: Stage, verdict: Verdict, still_s: float) -> None:
     operator = Decider(stage)
     if problem := await drain(lambda: _is_drained(stage, client, operator), stage.handled, still_s):
         verdict.problems.append(problem)
-    left = await asyncio.to_thread(without_leader, stage.nodes)
+    left = await left_without_leader(stage.nodes, min(still_s, FOR_GOOD_S))
     verdict.without_leader = of_lanes(left, stage.lanes)
     verdict.drained_s = asyncio.get_running_loop().time() - begun
     if wrong := await stage.stop(stage.living(stage.consumers)):
@@ -190,7 +198,7 @@ async def _stop_dispatchers(stage: Stage, client: Client, verdict: Verdict) -> N
     try:
         await eventually(read, 20)
     except AssertionError as error:
-        verdict.problems.append(f"not live: control messages are not read: {error}")
+        verdict.problems.append(f"control messages are not read: {error}")
     for replica in stage.replicas:
         code, _ = await asyncio.to_thread(replica.process.terminate, 30)
         log = replica.process.whole_log()
