@@ -211,7 +211,7 @@ class Link(asyncio.Protocol):
 
     async def close(self) -> None:
         """Say goodbye to the broker and close the socket; bytes written before are sent first. A caller that
-        is cancelled meanwhile leaves no socket behind."""
+        is cancelled meanwhile leaves no socket behind; what is not sent by then is dropped."""
         self._connection.close()
         self.flush()
         try:

@@ -28,6 +28,8 @@ _PREFETCH: Final = 1_000
 _UNCONFIRMED_MAX: Final = 500
 _NOT_FOUND: Final = 404
 _PRECONDITION_FAILED: Final = 406
+#: In RabbitMQ's text, 3.10 and 4.0: the node has none, or it does not run.
+_WITHOUT_REPLICA: Final = "replica on the local node"
 _OFFSET: Final = "x-stream-offset"
 #: The clock of the dispatcher that wrote a message may be behind RabbitMQ's by this much.
 _CLOCKS_APART_MS: Final = 60_000
@@ -84,7 +86,7 @@ class HistoryReader(QueueReader):
         try:
             await self._consume(link, self._looking, "next")
         except ChannelRefused as refused:
-            if refused.code == _PRECONDITION_FAILED:
+            if refused.code == _PRECONDITION_FAILED and _WITHOUT_REPLICA in str(refused):
                 raise _NoReplica(link.url) from None
             if refused.code != _NOT_FOUND:
                 raise BrokerUnavailable(f"{self._names.history}: {refused}") from None
@@ -196,8 +198,8 @@ def _unreadable(settings: RabbitSettings, stream: str, urls: list[str]) -> str:
     addresses = [parse_broker_url(url) for url in urls]
     where = ", ".join(sorted(f"{address.host}:{address.port}" for address in addresses))
     return (
-        f"{stream} can't be read: it is a stream, and no replica of it runs at {where}; name a node that has "
-        f"one in {settings.url_key}, or have one made: "
+        f"{stream} can't be read: it is a stream, and no replica of it runs at {where}; try again if a node "
+        f"has just started, name a node that has one in {settings.url_key}, or have one made: "
         f"rabbitmq-streams add_replica --vhost {addresses[0].vhost} {stream} NODE"
     )
 

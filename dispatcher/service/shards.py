@@ -189,8 +189,11 @@ class _Way:
                     looks = 0 if left else looks + 1
                     await asyncio.sleep(_EMPTY_LOOK_S)
                 return ""
-        remains = "; ".join(each for of_shard in left.values() for each in of_shard)
-        return remains or f"no answer yet about {former.looks_into}"
+        if remains := "; ".join(each for of_shard in left.values() for each in of_shard):
+            return remains
+        if former.looks_into:
+            return f"no answer yet about {former.looks_into}"
+        return "there was no time to see several times that nothing is left"
 
     def _tell(self) -> None:
         names, shard = self._names, self._shard
@@ -415,7 +418,7 @@ class _Former:
     def __init__(self, link: Link, names: ShardNames, queues: list[str]) -> None:
         self._link, self._names, self._queues = link, names, queues
         self._numbers: list[int] = []
-        self.looks_into = "the shards"  # now
+        self.looks_into = "the shards"  # now; empty between two looks
 
     async def _find(self) -> None:
         numbers = range(1, SHARDS_MAX + 1)
@@ -434,6 +437,7 @@ class _Former:
             self.looks_into = " and ".join(queues)
             if left := await _remains(self._link, self._names.shard(number), queues, ask_leader):
                 found[number] = left
+        self.looks_into = ""
         return found
 
 
