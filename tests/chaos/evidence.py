@@ -34,7 +34,7 @@ from tests.chaos.evictions import (
     judged,
     told_of,
 )
-from tests.chaos.going_on import PARTS
+from tests.chaos.going_on import FREEZES, PARTS
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderships import Leadership, leaderships
 from tests.chaos.parts import Eviction, Outage, Process
@@ -338,12 +338,14 @@ def _wrong_end(incarnation: Incarnation, process: Process) -> str:
 
 
 def _lost_its_queue(incarnation: Incarnation, stage: Stage) -> bool:
-    """Whether nodes went on apart since it was welcomed. With `autoheal` or `ignore` (RabbitMQ 3.10.8) they
-    may forget queues of each other, although the connections of these stay."""
-    if stage.plan.settings.partitions == PAUSE_MINORITY or stage.cluster is None:
+    """Whether nodes went on apart since it was welcomed. They (RabbitMQ 3.10.8) may forget queues of each
+    other then, although the connections of these stay. With `pause_minority` only a node that was frozen does
+    so: when it goes on, none is in a minority."""
+    if stage.cluster is None:
         return False
+    apart = FREEZES if stage.plan.settings.partitions == PAUSE_MINORITY else PARTS
     since = incarnation.welcomes[-1]
-    return any(fault.name in PARTS and fault.until >= since for fault in stage.node_faults)
+    return any(fault.name in apart and fault.until >= since for fault in stage.node_faults)
 
 
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:

@@ -49,6 +49,7 @@ class HandedBooks(NamedTuple):
     take_overs: list[float]  # when a leadership began or ended
     killed: list[tuple[float, float]]  # RabbitMQ, and until when it was away
     stopped: list[tuple[float, float]]
+    hurt: list[tuple[float, float]]  # a node of a cluster, until it was well again
     forgotten: tuple[Forgotten, ...] = ()
 
 
@@ -91,7 +92,9 @@ def _lost(books: HandedBooks) -> list[str]:
 
 
 def _perhaps_lost_by_the_broker(at: float, books: HandedBooks) -> bool:
-    return any(since - REJECTED_LOST_S <= at <= until for since, until in books.killed)
+    """It passes rejected messages on without waiting for a confirm."""
+    away = [*books.killed, *books.hurt]
+    return any(since - REJECTED_LOST_S <= at <= until for since, until in away)
 
 
 def _wrongly_dead(books: HandedBooks) -> list[str]:

@@ -30,6 +30,7 @@ def gather_handed(stage: Stage, lane: LaneOnStage, there: Found) -> Evidence:
     take_overs = [at for one in leaderships(stage, lane)[0] for at in (one.since, one.until)]
     killed = [(outage.since, outage.until) for outage in stage.rabbitmq_outages if outage.killed]
     stopped = [(outage.since, outage.until) for outage in stage.rabbitmq_outages if not outage.killed]
+    hurt = [(fault.since, fault.until) for fault in stage.node_faults]
     decisions = [with_doubts(decision, gaps) for decision in stage.decisions[lane.name]]
     story = Story(
         frozenset(confirmed),
@@ -43,7 +44,7 @@ def gather_handed(stage: Stage, lane: LaneOnStage, there: Found) -> Evidence:
     wrong = [text for text in balanced.violations if not (killed and text.startswith("out of order"))]
     books = HandedBooks(
         handlings, lives, sent, frozenset(confirmed), repeated, there.dead, balanced.gone, take_overs, killed,
-        stopped, gaps,
+        stopped, hurt, gaps,
     )  # fmt: skip
     wrong += handed_violations(books)
     return Evidence(lane, handlings, confirmed, story._replace(gone=balanced.gone), [], wrong)

@@ -61,6 +61,7 @@ def test_what_went_through_a_node_that_was_given_up_does_not_count(on_cluster: D
 
 @pytest.mark.parametrize(("name", "partitions", "is_found"), [
     ("part_node", "autoheal", False), ("part_node", "ignore", False), ("part_node", "pause_minority", True),
+    ("freeze_node", "pause_minority", False), ("kill_node", "pause_minority", True),
     ("kill_node", "autoheal", True),
 ])  # fmt: skip
 def test_nodes_that_went_on_apart_may_forget_queues(

@@ -46,7 +46,7 @@ class Told:
         published = frozenset(map(numbered, (1, 2, 3)))
         books = HandedBooks(
             sorted(record, key=lambda handling: handling.start), self.lives, dict.fromkeys(published, 0.1),
-            published, frozenset(), frozenset(), frozenset(), [], [], [],
+            published, frozenset(), frozenset(), frozenset(), [], [], [], [],
         )  # fmt: skip
         found = handed_violations(books._replace(**self.facts))  # type: ignore[arg-type]
         return {line.partition(":")[0] for line in found}
@@ -104,10 +104,11 @@ def test_what_was_rejected_must_be_dead_and_nothing_else(told: Told) -> None:
     assert told.found(ONE, TWO, THREE) == {"wrongly dead"}
 
 
-def test_what_was_just_rejected_a_killed_broker_may_lose(told: Told) -> None:
-    told.facts["killed"] = [(4.0, 5.0)]
+@pytest.mark.parametrize("away", ["killed", "hurt"])
+def test_what_was_just_rejected_a_killed_broker_or_node_may_lose(told: Told, away: str) -> None:
+    told.facts[away] = [(4.0, 5.0)]
     assert told.found(ONE, TWO, handled(3, 3.0, failed=True)) == set()
-    told.facts["killed"] = [(14.0, 15.0)]
+    told.facts[away] = [(14.0, 15.0)]
     assert told.found(ONE, TWO, handled(3, 3.0, failed=True)) == {"lost"}
 
 
