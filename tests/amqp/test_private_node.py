@@ -229,7 +229,7 @@ async def test_who_stops_waiting_for_a_goodbye_leaves_no_socket(
     peer = await connect_to(_plain(secured))
     with secured.node.frozen():
         closing = asyncio.ensure_future(peer.link.close())
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # sleeps: until it waits
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing

@@ -59,8 +59,12 @@ def of_lanes(queues: Iterable[str], lanes: Iterable[LaneOnStage]) -> list[str]:
     return sorted(queue for queue in queues if queue in own or queue.startswith(prefixes))
 
 
-def not_excused(found: Iterable[str], queues: Iterable[str], lanes: Iterable[LaneOnStage]) -> list[str]:
-    """What of these violations of these lanes can't follow from it that nobody gets what is in `queues`."""
-    if not of_lanes(queues, lanes):
-        return [*found]
-    return [text for text in found if not text.startswith(_MISSING)]
+def told_apart(
+    found: Iterable[str], queues: Iterable[str], lanes: Iterable[LaneOnStage]
+) -> tuple[list[str], list[str]]:
+    """These violations of these lanes: those that count, and those that may follow from it that nobody gets
+    what is in `queues`."""
+    prefixes, counting, excused = _MISSING if of_lanes(queues, lanes) else (), list[str](), list[str]()
+    for text in found:
+        (excused if text.startswith(prefixes) else counting).append(text)
+    return counting, excused

@@ -52,7 +52,7 @@ class Report:
             "stalls_s": {lane.lane.name: _stalls(lane) for lane in verdict.lanes if lane.stalls},
             "without_leader": verdict.without_leader,
             "violations": verdict.violations,
-            "excused": verdict.excused + [text for lane in verdict.lanes for text in lane.excused],
+            "excused": verdict.excused,
             "faults": [happened.as_dict() for happened in self._happened],
         }
 
@@ -114,9 +114,9 @@ class Report:
             since = f"the chaos began at {self._begun:.3f}"
             console.print(f"{found}; {since} on the clock of the record.", style="red", highlight=False)
         elif verdict.without_leader:
-            excused = len(self.as_dict()["excused"])
-            text = f"What happened was right; {excused} violations say that something is missing or late, and"
-            console.print(f"{text} are not judged.", style="red", highlight=False, soft_wrap=True)
+            excused = f"{len(verdict.excused)} violations that say that something is missing or late"
+            text = f"What happened was right; {excused} are not judged."
+            console.print(text, style="red", highlight=False, soft_wrap=True)
         else:
             console.print(f"Everything held; drained in {verdict.drained_s:.1f} s.", style="green")
 

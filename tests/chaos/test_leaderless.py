@@ -11,7 +11,7 @@ from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
 from tests.chaos.doctored import LANE, ONE, TWO, Doctored, handled
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.leaderless import not_excused, of_lanes, without_leader
+from tests.chaos.leaderless import of_lanes, told_apart, without_leader
 from tests.chaos.stage import PREFIX
 from tests.chaos.verdict import NO_VERDICT, VIOLATED, end_and_judge
 from tests.service.clients import Client
@@ -64,8 +64,7 @@ async def test_a_run_that_is_not_drained_is_judged(
         assert verdict.without_leader == without
         assert {text.partition(":")[0] for text in verdict.violations} == kinds | doubled
         assert verdict.exit_code == (VIOLATED if kinds | doubled else NO_VERDICT)
-        excused = verdict.excused + [text for lane in verdict.lanes for text in lane.excused]
-        assert {text.partition(":")[0] for text in excused} == {"lost", "not live"} - kinds
+        assert {text.partition(":")[0] for text in verdict.excused} == {"lost", "not live"} - kinds
 
 
 def test_a_queue_excuses_its_lane_alone() -> None:
@@ -73,5 +72,5 @@ def test_a_queue_excuses_its_lane_alone() -> None:
     assert of_lanes(left, [LANE, OTHER]) == [f"{PREFIX}.orders.park.1", "orders.high"]
     assert of_lanes(left, [OTHER]) == []
     found = ["lost: 1", "left in orders.low: 2 messages", "not live: no", "not kept in the history: 1"]
-    assert not_excused([*found, "out of order: 1"], left, [LANE]) == ["out of order: 1"]
-    assert not_excused(found, left, [OTHER]) == found
+    assert told_apart([*found, "out of order: 1"], left, [LANE]) == (["out of order: 1"], found)
+    assert told_apart(found, left, [OTHER]) == (found, [])

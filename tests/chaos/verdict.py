@@ -23,7 +23,7 @@ from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.leaderless import left_without_leader, not_excused, of_lanes
+from tests.chaos.leaderless import left_without_leader, of_lanes, told_apart
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
@@ -50,7 +50,6 @@ class LaneVerdict:
     evidence: Evidence
     counts: dict[str, int]
     violations: list[str]
-    excused: list[str]  # what may be missing because a queue of the lane is without a leader
     stalls: list[Stall] = field(default_factory=list)  # after each fault of a node
 
 
@@ -60,7 +59,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
     drained_s: float = 0.0
     without_leader: list[str] = field(default_factory=list)  # queues of the lanes
-    excused: list[str] = field(default_factory=list)  # what the run as a whole lacks because of them
+    excused: list[str] = field(default_factory=list)  # violations that may follow from these
 
     @property
     def violations(self) -> list[str]:
@@ -83,14 +82,12 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = S
     client = await Client.open(stage.rabbitmq)
     await find_shards(stage, client)
     for lane in stage.lanes:
-        dead, moved = [
-            await client.take(queue) if queue not in verdict.without_leader else []
-            for queue in (f"{PREFIX}.{lane.name}.dead", lane.target)
-        ]
+        queue = f"{PREFIX}.{lane.name}.dead"
+        dead = [] if queue in verdict.without_leader else await client.take(queue)
         there = Found(
             frozenset(MessageKey.of(message.body) for message in dead),
             poison(dead, stage.plan.settings.retry_attempts),
-            arrived(moved),
+            arrived(await client.take(lane.target)),
         )
         evidence, found = await asyncio.to_thread(_judged, stage, lane, there)
         found += await _left_over(client, lane, evidence, dead)
@@ -102,12 +99,11 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = S
         after_faults = _stalls(stage, evidence, limits, until)
         found += [text for one in after_faults if (text := one.violation()) is not None]
         found += stage.unanswered[lane.name]
-        counting = not_excused(found, verdict.without_leader, [lane])
-        excused = [text for text in found if text not in counting]
-        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, excused, after_faults))
-    counting = not_excused(verdict.problems, verdict.without_leader, stage.lanes)
-    verdict.excused = [text for text in verdict.problems if text not in counting]
-    verdict.problems = counting
+        counting, excused = told_apart(found, verdict.without_leader, [lane])
+        verdict.excused += excused
+        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, after_faults))
+    verdict.problems, excused = told_apart(verdict.problems, verdict.without_leader, stage.lanes)
+    verdict.excused += excused
     await client.close()
     return verdict
 

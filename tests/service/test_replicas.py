@@ -91,13 +91,19 @@ async def test_a_leadership_says_why_it_ended_if_it_can(bench: Bench) -> None:
         assert row["began_ms"] >= row["ended_ms"] >= 0
 
 
-async def test_a_redis_that_is_slow_is_told_why_a_leadership_ended(vhost: Vhost, store: Any) -> None:
-    """It drops what it has not done yet for a connection that was reset, as one with an unread answer is."""
+async def _has_led(vhost: Vhost) -> QuickReplicas:
+    """One that led with the number 7, and has not said yet how that ended."""
     replicas = QuickReplicas(RedisSettings(url=vhost.redis_url), LANE, vhost.redis_prefix, lambda: 0)
     leading = asyncio.create_task(replicas.lead(7))
     await eventually(lambda: replicas.status()["standbys"] == [])
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
+    return replicas
+
+
+async def test_a_redis_that_is_slow_is_told_why_a_leadership_ended(vhost: Vhost, store: Any) -> None:
+    """It drops what it has not done yet for a connection that was reset, as one with an unread answer is."""
+    replicas = await _has_led(vhost)
     assert replicas._connection is not None
     replicas._connection.send(pack("PING"), lambda _: None)
     store.ping()  # it was answered by then
@@ -111,11 +117,7 @@ async def test_a_redis_that_is_slow_is_told_why_a_leadership_ended(vhost: Vhost,
 
 
 async def test_who_stops_waiting_for_redis_leaves_no_connection(vhost: Vhost, store: Any) -> None:
-    replicas = QuickReplicas(RedisSettings(url=vhost.redis_url), LANE, vhost.redis_prefix, lambda: 0)
-    leading = asyncio.create_task(replicas.lead(7))
-    await eventually(lambda: replicas.status()["standbys"] == [])
-    leading.cancel()
-    await asyncio.gather(leading, return_exceptions=True)
+    replicas = await _has_led(vhost)
     store.client_pause(200)
     replicas.ended("tired")
     closing = asyncio.create_task(replicas.close())
