@@ -210,8 +210,8 @@ class Link(asyncio.Protocol):
             self._transport.write(data)
 
     async def close(self) -> None:
-        """Say goodbye to the broker and close the socket; bytes written before are sent first. A caller that
-        is cancelled meanwhile leaves no socket behind; what is not sent by then is dropped."""
+        """Say goodbye to the broker and close the socket; bytes written before are sent first. If the caller
+        is cancelled, the socket is closed at once, and unsent bytes are dropped."""
         self._connection.close()
         self.flush()
         try:
