@@ -8,6 +8,7 @@ lane is led through: commands may be answered long after their senders have gone
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Final
 
@@ -51,12 +52,17 @@ class Answers:
             self._task = asyncio.get_running_loop().create_task(self._publish_all())
 
     async def close(self) -> None:
-        """Publish what waits, if that is soon done, and end the connection."""
-        if self._task is not None:
-            await asyncio.wait((self._task,), timeout=CLOSE_S)
-            self._task.cancel()
-        if self._link is not None:
-            await self._link.close()
+        """Publish what waits, if that is soon done, and end the connection; at once if this is cancelled."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    if self._task is not None:
+                        await self._task
+            if self._link is not None:
+                await self._link.close()
+        finally:
+            if self._link is not None:
+                self._link.abort()
 
     async def _publish_all(self) -> None:
         try:

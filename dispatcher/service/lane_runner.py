@@ -172,9 +172,11 @@ class LaneRunner:
         try:
             await self._lead_again_and_again()
         finally:
-            await self._replicas.close()
-            if self._answers is not None:
-                await self._answers.close()
+            try:
+                await self._replicas.close()
+            finally:  # whoever stops a lane may cancel this
+                if self._answers is not None:
+                    await self._answers.close()
 
     async def _lead_again_and_again(self) -> None:
         pause_s = RETRY_S_MIN
@@ -234,6 +236,8 @@ class LaneRunner:
         if link is not None:
             await link.close()
         await self._replicas.end_told()
+        if self._answers is not None:
+            await self._answers.close()
 
     # -- another configuration --
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from dispatcher.core.orders import Reply
 from dispatcher.service import answers
 from dispatcher.service.answers import Answers
@@ -32,9 +34,6 @@ async def test_the_end_of_that_connection_costs_no_leadership(bench: Bench) -> N
     await link.closed
     assert (await bench.ask("status"))["state"] == "active"
     assert runner.leaderships == 1
-    await bench.stop()
-    assert runner._answers._link is not None
-    assert runner._answers._link.closed.done()
 
 
 async def test_one_node_has_one_connection(bench: Bench) -> None:
@@ -53,6 +52,32 @@ async def test_what_waits_is_bounded_and_published_before_the_end(vhost: Vhost) 
     await replies.close()
     await client.has_ready("replies", answers.WAITING_MAX)
     await client.close()
+
+
+async def test_who_stops_waiting_for_the_end_leaves_no_connection(vhost: Vhost) -> None:
+    """Neither while answers wait to be published, nor while the broker's goodbye is awaited."""
+    for waits in range(1, 5):
+        replies = Answers(RabbitSettings(url=vhost.amqp_url), NAMES)
+        replies.give(Reply(("replies", "1"), {}, None))
+        await eventually(lambda each=replies: each._link is not None and each._channel)
+        closing = asyncio.create_task(replies.close())
+        for _ in range(waits):
+            await asyncio.sleep(0)  # sleeps: until it has come so far
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert closing.cancelled()
+        assert replies._link is not None
+        await replies._link.closed
+
+
+async def test_a_lane_has_stopped_when_that_connection_has_ended(bench: Bench) -> None:
+    await bench.run(changes={"rabbitmq": {"urls": urls(bench.vhost)}}, orders=lane())
+    assert (await bench.ask("status"))["state"] == "active"
+    runner = bench.runners[LANE]
+    await runner.stop()
+    assert runner._answers is not None
+    assert runner._answers._link is not None
+    assert runner._answers._link.closed.done()
 
 
 async def test_answers_that_find_no_broker_are_dropped() -> None:
