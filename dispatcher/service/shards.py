@@ -32,8 +32,13 @@ from dispatcher.amqp.methods import (
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, ConfigurationError
 from dispatcher.service.parking_feeds import find_parking_queues
-from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
-from dispatcher.service.topology import exchange_exists, node_is_away, parking_queues
+from dispatcher.service.queue_kinds import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    is_out_of_reach,
+)
+from dispatcher.service.topology import exchange_exists, parking_queues
 from dispatcher.settings import LaneSettings
 from dispatcher.settings.units import format_duration
 from dispatcher.wire.protocol import LaneNames
@@ -503,7 +508,7 @@ async def _asked(link: Link, question: base.Frame) -> Any:
     try:
         answer = await link.call(channel, question)
     except ChannelRefused as refused:
-        if refused.code != NOT_FOUND or node_is_away(refused):
+        if refused.code != NOT_FOUND or is_out_of_reach(refused):
             raise
         return None
     await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))

@@ -19,6 +19,7 @@ from dispatcher.service.queue_kinds import (
     PRECONDITION_FAILED,
     QUORUM,
     has_priorities,
+    is_out_of_reach,
     kind_of_queue,
     unusable,
 )
@@ -28,8 +29,6 @@ from dispatcher.wire.shards import shard_number
 
 log = structlog.get_logger()
 
-#: As RabbitMQ 3.10 says it at once, and as RabbitMQ 4.0 says it after a minute.
-_NODE_IS_AWAY: Final = ("is down or inaccessible", "due to timeout")
 #: A vhost may have another default queue type, under which `exclusive` means nothing.
 _CLASSIC: Final[dict[str, Any]] = {"x-queue-type": "classic"}
 #: Old messages are removed one segment at a time, and never the last segment: with RabbitMQ's own 500 MB a
@@ -161,17 +160,12 @@ async def declare_lane(
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
     except ChannelRefused as refused:
-        if node_is_away(refused):
+        if is_out_of_reach(refused):
             raise
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
         ) from refused
     return OwnQueues(is_new, kinds.own, are_quorum, tuple(kept))
-
-
-def node_is_away(refused: ChannelRefused) -> bool:
-    """It is a classic queue, and its node of the cluster is away: nobody has to change anything."""
-    return refused.code == NOT_FOUND and any(words in refused.text for words in _NODE_IS_AWAY)
 
 
 def _quorum_ones(
@@ -284,7 +278,7 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
         try:
             await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
         except ChannelRefused as refused:
-            if node_is_away(refused):
+            if is_out_of_reach(refused):
                 raise
             if refused.code != NOT_FOUND:
                 problems.append(f"{path}: {refused}")

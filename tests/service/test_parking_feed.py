@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 from pamqp import commands
 
 from dispatcher.amqp.events import Fetched
@@ -359,11 +360,19 @@ class Answers:
         raise self._refusals[method.queue]
 
 
-async def test_a_queue_whose_node_is_away_is_not_taken_for_one_that_is_not_there() -> None:
+@pytest.mark.parametrize(
+    "away",
+    [
+        "home node 'r@h' of durable queue 'p2' in vhost '/' is down or inaccessible",
+        "queue 'p2' in vhost '/' process is stopped by supervisor",
+        "queue 'p2' in vhost '/' has crashed and failed to restart",
+        "failed to perform operation on queue 'p2' in vhost '/' due to timeout",
+    ],
+)
+async def test_a_queue_out_of_reach_is_not_taken_for_one_that_is_not_there(away: str) -> None:
     """RabbitMQ answers 404 to both."""
     gone = "NOT_FOUND - no queue 'p1' in vhost '/'"
-    away = "NOT_FOUND - home node 'r@h' of durable queue 'p2' in vhost '/' is down or inaccessible"
-    link: Any = Answers({"p1": ChannelRefused(404, gone), "p2": ChannelRefused(404, away)})
+    link: Any = Answers({"p1": ChannelRefused(404, gone), "p2": ChannelRefused(404, f"NOT_FOUND - {away}")})
     assert await find_parking_queues(link, ("p1", "p2")) == (parking_id(1),)
 
 
