@@ -65,9 +65,9 @@ def that_may_be_done(record: list[HandlingRecord], lives: Mapping[str, Life]) ->
 
 def handed_violations(books: HandedBooks) -> list[str]:
     """Everything that is wrong, in words."""
-    lost = _lost(books)
+    found = _lost(books) + _wrongly_dead(books)
     books = books._replace(record=that_counts(books.record, books.lives))
-    return lost + _wrongly_dead(books) + _begun_again(books) + _disorder(books)
+    return found + _begun_again(books) + _disorder(books)
 
 
 def _lost(books: HandedBooks) -> list[str]:
@@ -98,7 +98,9 @@ def _perhaps_lost_by_the_broker(at: float, books: HandedBooks) -> bool:
 
 
 def _wrongly_dead(books: HandedBooks) -> list[str]:
-    failed = {handling.message for handling in books.record if handling.failed}
+    """X-5: somebody has rejected it, over a connection that could still tell RabbitMQ."""
+    may_be_done = that_may_be_done(books.record, books.lives)
+    failed = {handling.message for handling in may_be_done if handling.failed}
     return [f"wrongly dead: {say_number(number)} was not rejected" for number in books.dead - failed]
 
 

@@ -84,6 +84,15 @@ def test_a_queue_may_have_taken_acks_at_a_node_that_others_have_given_up(told: T
     assert told.found(ONE, TWO, THREE) == {"lost"}
 
 
+def test_a_queue_may_have_taken_rejects_at_a_node_that_others_have_given_up(told: Told) -> None:
+    failed = handled(3, 3.0, failed=True)
+    told.facts["dead"] = frozenset([numbered(3)])
+    told.lives[A] = Life("h0", 0.0, 2.9, served_until=3.5)
+    assert told.found(ONE, TWO, failed) == set()
+    told.lives[A] = Life("h0", 0.0, 2.9, served_until=2.95)
+    assert told.found(ONE, TWO, failed) == {"wrongly dead"}
+
+
 def test_who_remembers_acks_what_it_has_done_when_it_comes_again(told: Told) -> None:
     told.lives[A] = Life("h0", 0.0, 2.9, remembers=True)
     assert told.found(ONE, TWO, THREE) == set()

@@ -15,11 +15,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from dispatcher.nodes.guard import descendants
 from tests.chaos.plan import ON_CLUSTER, STREAMS, Plan
+from tests.chaos.verdict import NO_VERDICT
 from tests.service.harness import ROOT
 from tests.waiting import wait_until
 
@@ -38,8 +40,11 @@ NODE_FAULTS = {kind.name for kind in ON_CLUSTER["node"].kinds}
 REDIS_FAULTS = {kind.name for kind in STREAMS["redis"].kinds}
 #: Servers start, and what is waiting at the end is handled.
 TIMEOUT_S = CLUSTER_SECONDS + 240
+#: Of one plan, when RabbitMQ leaves queues without a leader. A kill does that within the second after a queue
+#: was declared; when faults meet which declare differs from run to run.
+RUNS_MAX = 3
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_S + 30)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(RUNS_MAX * (TIMEOUT_S + 30))]
 
 
 def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
@@ -48,32 +53,50 @@ def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "tests.chaos", *numbers, "--report", str(folder), *more]
 
 
+class Held(NamedTuple):
+    """A run without a violation."""
+
+    printed: str
+    report: dict[str, Any]
+    folder: Path
+
+
+def _held(folder: Path, seconds: float, seed: int, *more: str) -> Held:
+    """Another run is made when RabbitMQ has left a queue without a leader (docs/guarantees.md, "Clusters"):
+    that run has no verdict."""
+    for number in range(RUNS_MAX):
+        of_run = folder / str(number)
+        run = subprocess.run(
+            _command(of_run, seconds, seed, *more),
+            cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        if run.returncode != 0:
+            assert run.returncode == NO_VERDICT, run.stdout + run.stderr
+            assert (of_run / "chaos.json").exists(), run.stdout + run.stderr
+        report = json.loads((of_run / "chaos.json").read_text())
+        assert report["violations"] == []
+        if run.returncode == 0:
+            return Held(run.stdout, report, of_run)
+        assert report["without_leader"]
+    raise AssertionError(f"{RUNS_MAX} runs without a verdict: {run.stdout}{run.stderr}")
+
+
 def test_everything_holds_for_a_while(tmp_path: Path) -> None:
-    run = subprocess.run(
-        _command(tmp_path, SECONDS, SEED, "--policy", "all", "--rate", str(RATE), "--ledger"),
-        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.startswith(f"seed: {SEED}\n")
-    report = json.loads((tmp_path / "chaos.json").read_text())
-    assert report["violations"] == []
+    printed, report, folder = _held(
+        tmp_path, SECONDS, SEED, "--policy", "all", "--rate", str(RATE), "--ledger"
+    )
+    assert printed.startswith(f"seed: {SEED}\n")
     assert len(report["faults"]) > 10
     assert all(lane["handled"] > 100 for lane in report["lanes"].values())  # a busy machine does less
     # Whether one is evicted depends on what else happens to it and its leader. Who had to be, and was not, is
     # a violation.
     assert any(fault["fault"] == "stick_consumer" and fault["target"] for fault in report["faults"])
-    assert "the pipeline's verdict on the ledger: " in run.stdout
-    assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
+    assert "the pipeline's verdict on the ledger: " in printed
+    assert (folder / "chaos.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_each_group_is_in_order_in_one_of_two_shards(tmp_path: Path) -> None:
-    run = subprocess.run(
-        _command(tmp_path, SECONDS, SHARDS_SEED, "--policy", "shards", "--rate", str(RATE)),
-        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    report = json.loads((tmp_path / "chaos.json").read_text())
-    assert report["violations"] == []
+    report = _held(tmp_path, SECONDS, SHARDS_SEED, "--policy", "shards", "--rate", str(RATE)).report
     assert list(report["lanes"]) == ["spread@1", "spread@2"]
     assert all(lane["handled"] > 30 for lane in report["lanes"].values())
     happened = {fault["fault"] for fault in report["faults"] if not fault["note"].startswith("skipped")}
@@ -82,16 +105,10 @@ def test_each_group_is_in_order_in_one_of_two_shards(tmp_path: Path) -> None:
 
 def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
     """How long lanes may stand still is asked with the limits of a machine that others use, too."""
-    run = subprocess.run(
-        _command(
-            tmp_path, CLUSTER_SECONDS, CLUSTER_SEED, "--policy", "all", "--cluster", "--stall", "60",
-            "--stall-after-stop", "45", "--rate", str(CLUSTER_RATE),
-        ),
-        cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    report = json.loads((tmp_path / "chaos.json").read_text())
-    assert report["violations"] == []
+    report = _held(
+        tmp_path, CLUSTER_SECONDS, CLUSTER_SEED, "--policy", "all", "--cluster", "--stall", "60",
+        "--stall-after-stop", "45", "--rate", str(CLUSTER_RATE),
+    ).report  # fmt: skip
     assert all(lane["handled"] > 30 for lane in report["lanes"].values())
     happened = {fault["fault"] for fault in report["faults"] if not fault["note"].startswith("skipped")}
     assert happened & NODE_FAULTS, happened
