@@ -32,6 +32,7 @@ from tests.chaos.evictions import (
     first_attempts,
     first_told,
     judged,
+    lost_of,
     told_of,
 )
 from tests.chaos.going_on import FREEZES, PARTS
@@ -79,7 +80,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     records, killed_at, left_at, wrong_ends = [], dict[str, float](), dict[str, float](), list[str]()
     connected: list[tuple[str, float]] = []
     lives: list[Life] = []
-    told = told_of([replica.process.whole_log() for replica in stage.replicas], lane.name)
+    logs = [replica.process.whole_log() for replica in stage.replicas]
+    told, lost = told_of(logs, lane.name), lost_of(logs, lane.name)
     evictions = stage.evictions + _by_dispatchers(told, stage)
     for process in consumers:
         path = stage.folder / f"{process.name}.record"
@@ -91,6 +93,12 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
             theirs = [handling for handling in record.handlings if handling.life == incarnation.life]
             lives.append(Life(process, incarnation, theirs))
             evicted_at = _evicted_at(incarnation, process, evictions)
+            wrong = _wrong_end(incarnation, process)
+            if wrong and evicted_at is None:
+                if _lost_its_queue(incarnation, stage):
+                    evicted_at = _lost_at(incarnation, process, lost)
+                else:
+                    wrong_ends.append(wrong)
             if evicted_at is not None:
                 _count_no_later_settles(record, incarnation, evicted_at)
             over_at = void_at(incarnation, process, evicted_at)
@@ -99,9 +107,6 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
                 connected.append((incarnation.life, _connected_until(incarnation, process)))
             if process.left_at is not None:
                 left_at[incarnation.life] = process.left_at
-            wrong = _wrong_end(incarnation, process)
-            if wrong and evicted_at is None and not _lost_its_queue(incarnation, stage):
-                wrong_ends.append(wrong)
     connected_until = tuple(connected)
     sent, confirmed, repeated = produced(stage, lane)
     settings, handlings = stage.plan.settings, in_order(records)
@@ -346,6 +351,15 @@ def _lost_its_queue(incarnation: Incarnation, stage: Stage) -> bool:
     apart = FREEZES if stage.plan.settings.partitions == PAUSE_MINORITY else PARTS
     since = incarnation.welcomes[-1]
     return any(fault.name in apart and fault.until >= since for fault in stage.node_faults)
+
+
+def _lost_at(incarnation: Incarnation, process: Process, lost: list[tuple[float, str]]) -> float | None:
+    """When a leader took it for lost, which it heard only as it joined again. What it did since counts no
+    more."""
+    over = math.inf if incarnation.over is None else incarnation.over
+    return next(
+        (at for at, who in lost if who == process.who and incarnation.welcomes[-1] <= at <= over), None
+    )
 
 
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:

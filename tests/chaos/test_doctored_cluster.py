@@ -73,6 +73,19 @@ def test_nodes_that_went_on_apart_may_forget_queues(
     assert ("taken back" in on_cluster.found()) == is_found
 
 
+def test_others_may_go_on_when_a_leader_has_taken_such_a_consumer_for_lost(on_cluster: Doctored) -> None:
+    """It was connected all the time, and heard of that at 9.0."""
+    on_cluster.configure(partitions="pause_minority")
+    on_cluster.stage.node_faults.append(NodeFault("freeze_node", 1, 2.0, 8.0, 6.0))
+    on_cluster.write(on_cluster.a, ONE, TWO, "over 9.0 aaaa taken\n")
+    on_cluster.write(on_cluster.b, handled(3, 5.0, 1, epoch=2))
+    on_cluster.led_at(0.5)
+    on_cluster.logged(5.5, "consumer_lost", consumer=on_cluster.a.who)
+    assert "owner changed" in on_cluster.found(), "it was not lost before"
+    on_cluster.logged(4.0, "consumer_lost", consumer=on_cluster.a.who)
+    assert not on_cluster.found()
+
+
 def test_a_killed_node_forgets_no_acks(on_cluster: Doctored) -> None:
     """Redis forgot, and nobody led, then a node was killed: of long before nothing is excused."""
     on_cluster.stage.rabbitmq_outages = [Outage(8.5, 9.0, killed=True)]
