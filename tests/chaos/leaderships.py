@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tests.chaos.lanes import LaneOnStage
+from tests.chaos.parts import Replica
 from tests.chaos.stage import Stage
 from tests.service.harness import log_records
 
@@ -20,20 +21,43 @@ class Leadership(NamedTuple):
     who: str = ""
 
 
+_ENDS: Final = ("ended", "lane_interrupted", "lane_failed")
+
+
 def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list[float]]:
     """Who led the lane, by the logs; and when a leader had written everything back to Redis."""
-    offset = time.time() - time.monotonic()
     led, restored = [], []
     for replica in stage.replicas:
-        events: list[tuple[float, str]] = [(at, "ended") for at in replica.ended_at]
-        for record in log_records(replica.process.whole_log()):
-            if record.get("lane") == lane.name:
-                at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
-                events.append((at, record["event"]))
-        events.sort()
-        restored += [at for at, event in events if event == "redis_restored"]
-        ends = [at for at, event in events if event in ("ended", "lane_interrupted", "lane_failed")]
-        for since in (at for at, event in events if event == "lane_led"):
+        events = _events(replica, lane)
+        restored += [at for at, event, _ in events if event == "redis_restored"]
+        ends = [at for at, event, _ in events if event in _ENDS]
+        for since in (at for at, event, _ in events if event == "lane_led"):
             until = min((end for end in ends if end > since), default=math.inf)
             led.append(Leadership(since, until, replica.name))
     return sorted(led), restored
+
+
+def paused_by_moves(stage: Stage, lane: LaneOnStage) -> list[tuple[float, float]]:
+    """When the whole lane waited, as an operator wanted it, until the owners of groups that are to move had
+    settled what they had of them: one that stands still makes that long."""
+    found = []
+    for replica in stage.replicas:
+        events = _events(replica, lane)
+        ends = [at for at, event, _ in events if event in (*_ENDS, "lane_goes_on")]
+        found += [
+            (at, min((end for end in ends if end > at), default=math.inf))
+            for at, event, record in events
+            if event == "groups_moving" and record["pause"] == "lane" and record["groups"]
+        ]
+    return found
+
+
+def _events(replica: Replica, lane: LaneOnStage) -> list[tuple[float, str, dict[str, Any]]]:
+    """What it said of this lane, and when it ended."""
+    offset = time.time() - time.monotonic()
+    events: list[tuple[float, str, dict[str, Any]]] = [(at, "ended", {}) for at in replica.ended_at]
+    for record in log_records(replica.process.whole_log()):
+        if record.get("lane") == lane.name:
+            at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
+            events.append((at, record["event"], record))
+    return sorted(events, key=lambda event: event[:2])

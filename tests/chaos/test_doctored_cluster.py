@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.cluster import ClusterServers
-from tests.chaos.doctored import ONE, THREE, TWO, Doctored, handled
+from tests.chaos.doctored import LANE, ONE, THREE, TWO, Doctored, handled
+from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import ON_CLUSTER, PARTITIONS, Plan
 from tests.chaos.proxies import Proxies
@@ -84,6 +85,18 @@ def test_others_may_go_on_when_a_leader_has_taken_such_a_consumer_for_lost(on_cl
     assert "owner changed" in on_cluster.found(), "it was not lost before"
     on_cluster.logged(4.0, "consumer_lost", consumer=on_cluster.a.who)
     assert not on_cluster.found()
+
+
+def test_a_lane_may_wait_for_groups_that_an_operator_moves(on_cluster: Doctored) -> None:
+    on_cluster.led_at(0.5)
+    on_cluster.logged(2.0, "groups_moving", groups=0, pause="lane")
+    on_cluster.logged(3.0, "groups_moving", groups=2, pause="lane")
+    on_cluster.logged(4.0, "groups_moving", groups=1, pause="groups")
+    on_cluster.logged(5.0, "lane_goes_on")
+    on_cluster.logged(6.0, "groups_moving", groups=1, pause="lane")
+    on_cluster.logged(7.0, "lane_interrupted")
+    paused = [at for interval in paused_by_moves(on_cluster.stage, LANE) for at in interval]
+    assert paused == pytest.approx([3.0, 5.0, 6.0, 7.0], abs=0.1)
 
 
 def test_a_killed_node_forgets_no_acks(on_cluster: Doctored) -> None:

@@ -24,6 +24,7 @@ from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderless import left_without_leader, of_lanes, told_apart
+from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
@@ -129,6 +130,7 @@ def _stalls(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> l
     for replica in stage.replicas:
         hindered += [(at, at + SHORT.longest_s) for at in replica.ended_at]  # then it is started again
         hindered += replica.slow
+    hindered += paused_by_moves(stage, lane)
     of_lane = settled(evidence.handlings, sent, acked=lane.hands_over)
     pauses = stage.plan.settings.partitions == PAUSE_MINORITY
     waits = ALL if lane.hands_over else () if pauses else PARTS  # its queues are on one node
