@@ -22,6 +22,13 @@ of these. The first line of an error's text is complete: it names the thing and 
 
 from __future__ import annotations
 
+from typing import Final
+
+_NOT_FOUND: Final = 404
+#: How RabbitMQ (3.10 to 4.0) says that there is none of that name. It has the same code for a queue whose
+#: node is down, that has stopped or crashed, or that did not answer within a minute.
+_THERE_IS_NONE: Final = "NOT_FOUND - no "
+
 
 class DispatcherError(Exception):
     """Base of all errors that the product raises on purpose."""
@@ -56,6 +63,16 @@ class ChannelRefused(BrokerUnavailable):
     def __init__(self, code: int, text: str) -> None:
         self.code, self.text = code, text
         super().__init__(f"{code} {text}")
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no queue or exchange of that name."""
+        return self.code == _NOT_FOUND and self.text.startswith(_THERE_IS_NONE)
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """There is such a queue, and RabbitMQ can't use it now. A crashed one needs an operator."""
+        return self.code == _NOT_FOUND and not self.is_missing
 
 
 class DeliveredAgain(BrokerUnavailable):

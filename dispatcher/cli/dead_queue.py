@@ -36,7 +36,7 @@ from dispatcher.wire.protocol import (
 _UNCONFIRMED_MAX: Final = 500
 #: AMQP's prefetch is 16 bits wide; 0 is without a limit.
 _PREFETCH_MAX: Final = 65_535
-_ACCESS_REFUSED, _NOT_FOUND = 403, 404
+_ACCESS_REFUSED = 403
 #: So much of a body is shown.
 BODY_SHOWN_MAX: Final = 1_024
 #: RabbitMQ would obey this header a second time and send further copies; it means nothing to a consumer.
@@ -193,7 +193,7 @@ class DeadQueue(QueueReader):
                 self._channel, commands.Queue.Declare(queue=self._names.dead, passive=True)
             )
         except ChannelRefused as refused:
-            if refused.code != _NOT_FOUND:
+            if not refused.is_missing:
                 raise
             raise BrokerUnavailable(
                 f"lane {self._names.lane} has no dead queue {self._names.dead} on RabbitMQ "

@@ -26,7 +26,6 @@ from dispatcher.wire.protocol import LaneNames
 #: Deliveries that are not acked yet, and publishes on their way.
 _PREFETCH: Final = 1_000
 _UNCONFIRMED_MAX: Final = 500
-_NOT_FOUND: Final = 404
 _PRECONDITION_FAILED: Final = 406
 #: In RabbitMQ's text, 3.10 and 4.0: the node has none, or it does not run.
 _WITHOUT_REPLICA: Final = "replica on the local node"
@@ -88,7 +87,7 @@ class HistoryReader(QueueReader):
         except ChannelRefused as refused:
             if refused.code == _PRECONDITION_FAILED and _WITHOUT_REPLICA in str(refused):
                 raise _NoReplica(link.url) from None
-            if refused.code != _NOT_FOUND:
+            if not refused.is_missing:
                 raise BrokerUnavailable(f"{self._names.history}: {refused}") from None
             raise CommandRefused(
                 f"lane {self._names.lane} has no history {self._names.history} on RabbitMQ "

@@ -155,6 +155,9 @@ def _find_exchange(channel: BlockingChannel, exchange: str) -> None:
 
 def _found(connection: BlockingConnection, queues: list[str]) -> dict[str, int]:
     looks = {queue: look_at_queue(connection, queue) for queue in dict.fromkeys(queues)}
+    for queue, look in looks.items():
+        if look.refused is not None and not look.missing:
+            raise CommandRefused(f"{queue} can't be looked into: {look.refused}")
     return {queue: look.ready or 0 for queue, look in looks.items() if not look.missing}
 
 

@@ -25,12 +25,11 @@ from pika.exceptions import (
 )
 
 from dispatcher.amqp.tls import login, tls_context
-from dispatcher.errors import BrokerUnavailable
+from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.settings import RabbitSettings
 
 #: Below this a slow handshake over TLS is taken for an outage.
 _HANDSHAKE_TIMEOUT_S: Final = 5.0
-_NOT_FOUND: Final = 404
 #: The text that the broker gave, inside pika's rendering of its own exception.
 _BROKERS_WORDS: Final = re.compile(r"ConnectionClosedByBroker: \((\d+)\) ['\"](.*)['\"]", re.DOTALL)
 
@@ -100,7 +99,8 @@ def look_at_queue(connection: BlockingConnection, queue: str) -> QueueLook:
 
     error = refusal(connection, declare)
     if error is not None:
-        return QueueLook(error.reply_text, error.reply_code == _NOT_FOUND, None, 0)
+        is_missing = ChannelRefused(error.reply_code, error.reply_text).is_missing
+        return QueueLook(error.reply_text, is_missing, None, 0)
     return QueueLook(None, False, *answers[0])
 
 

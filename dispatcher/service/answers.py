@@ -8,7 +8,6 @@ lane is led through: commands may be answered long after their senders have gone
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from typing import Final
 
@@ -43,24 +42,30 @@ class Answers:
         self._link: Link | None = None
         self._channel = 0
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def give(self, reply: Reply) -> None:
         """Publish it, in the background, if anybody wants it."""
+        if self._closed:
+            return
         if reply.token[0] and len(self._waiting) < WAITING_MAX:
             self._waiting.append(reply)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._publish_all())
 
     async def close(self) -> None:
-        """Publish what waits, if that is soon done, and end the connection; at once if this is cancelled."""
+        """Publish what waits, if that is soon done, and end the connection; at once if this is cancelled.
+        What is given later is dropped."""
+        self._closed = True
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    if self._task is not None:
-                        await self._task
+            if self._task is not None:
+                await asyncio.wait((self._task,), timeout=CLOSE_S)
+                self._task.cancel()
             if self._link is not None:
                 await self._link.close()
         finally:
+            if self._task is not None:
+                self._task.cancel()
             if self._link is not None:
                 self._link.abort()
 

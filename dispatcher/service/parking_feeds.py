@@ -34,7 +34,7 @@ from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.parking_probe import ParkingProbe
-from dispatcher.service.queue_kinds import NOT_FOUND, PRECONDITION_FAILED, is_out_of_reach
+from dispatcher.service.queue_kinds import NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import Parked, open_parking
 from dispatcher.wire.protocol import LaneNames
@@ -433,7 +433,7 @@ class ParkingFeeds:
                     raise
                 # The closed channel may have had something.
                 feed = self._feed(queue, channel, quorum=feed.quorum, has_others=feed.quorum)
-                if is_out_of_reach(refused):  # the queue is still there when that is back
+                if refused.is_out_of_reach:  # the queue is still there when that is back
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
                 else:  # somebody did that before
@@ -486,7 +486,7 @@ async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[Queue
         try:
             await link.call(channel, QueueDeclare(queue=name, passive=True))
         except ChannelRefused as refused:
-            if is_out_of_reach(refused):  # it may be full: its groups wait until it can be opened (P-11)
+            if refused.is_out_of_reach:  # it may be full: its groups wait until it can be opened (P-11)
                 return True
             if refused.code != NOT_FOUND:
                 raise BrokerUnavailable(f"{name}: {refused}") from refused

@@ -14,10 +14,6 @@ from dispatcher.errors import ChannelRefused, ProtocolViolation
 NOT_FOUND: Final = 404
 ACCESS_REFUSED: Final = 403
 PRECONDITION_FAILED: Final = 406
-#: How RabbitMQ (3.10 to 4.0) says that there is no queue or exchange of that name. It has the same code for a
-#: queue whose node is down (RabbitMQ 4 says so after a minute, with other words), has just stopped, or whose
-#: process has crashed.
-_THERE_IS_NONE: Final = "NOT_FOUND - no "
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
 STREAM: Final = "stream"
@@ -58,11 +54,6 @@ def kind_named(text: str) -> str | None:
 def is_cut(text: str) -> bool:
     """The text is longer than RabbitMQ shows."""
     return text.endswith(_CUT)
-
-
-def is_out_of_reach(refused: ChannelRefused) -> bool:
-    """There is such a queue, and RabbitMQ can't use it now: as a rule nobody has to change anything."""
-    return refused.code == NOT_FOUND and not refused.text.startswith(_THERE_IS_NONE)
 
 
 async def kind_of_queue(link: Link, queue: str) -> str:

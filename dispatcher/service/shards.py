@@ -32,12 +32,7 @@ from dispatcher.amqp.methods import (
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, ConfigurationError
 from dispatcher.service.parking_feeds import find_parking_queues
-from dispatcher.service.queue_kinds import (
-    ACCESS_REFUSED,
-    NOT_FOUND,
-    PRECONDITION_FAILED,
-    is_out_of_reach,
-)
+from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.topology import exchange_exists, parking_queues
 from dispatcher.settings import LaneSettings
 from dispatcher.settings.units import format_duration
@@ -150,7 +145,7 @@ class _Way:
 
     async def change(self, ask_leader: AskLeader, timeout_ms: int, anew: OpenLink) -> bool:
         if not await self._make():
-            raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing")
+            raise CommandRefused(f"{self._path}: an inbound queue of a shard is missing, or its node is away")
         placed = await self._placed()
         if not await exchange_exists(self._link, self._names.kept_ring):
             raise CommandRefused(f"{self._path}: no dispatcher has led producers to shards yet")
@@ -508,7 +503,7 @@ async def _asked(link: Link, question: base.Frame) -> Any:
     try:
         answer = await link.call(channel, question)
     except ChannelRefused as refused:
-        if refused.code != NOT_FOUND or is_out_of_reach(refused):
+        if not refused.is_missing:
             raise
         return None
     await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))

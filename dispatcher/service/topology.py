@@ -19,7 +19,6 @@ from dispatcher.service.queue_kinds import (
     PRECONDITION_FAILED,
     QUORUM,
     has_priorities,
-    is_out_of_reach,
     kind_of_queue,
     unusable,
 )
@@ -160,7 +159,7 @@ async def declare_lane(
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
     except ChannelRefused as refused:
-        if is_out_of_reach(refused):
+        if refused.is_out_of_reach:
             raise
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
@@ -195,8 +194,8 @@ async def _declare_own(
     if other is not None:
         try:
             await _declare(link, channel, queue, other)
-        except ChannelRefused:
-            raise differs from None
+        except ChannelRefused as refused:
+            raise (refused if refused.is_out_of_reach else differs) from None
     if arguments["x-queue-type"] == "classic" and other is not None:
         return channel, False
     try:
@@ -278,7 +277,7 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
         try:
             await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
         except ChannelRefused as refused:
-            if is_out_of_reach(refused):
+            if refused.is_out_of_reach:
                 raise
             if refused.code != NOT_FOUND:
                 problems.append(f"{path}: {refused}")

@@ -24,7 +24,6 @@ from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTrans
 from dispatcher.errors import BrokerUnavailable, ChannelRefused
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.publications import Relay
-from dispatcher.service.queue_kinds import NOT_FOUND, is_out_of_reach
 from dispatcher.wire.origin import origin_text
 
 #: Of RabbitMQ's reply codes: the queue is exclusive to somebody else's connection.
@@ -226,7 +225,7 @@ def _nowhere(target: Target) -> str:
 
 
 def _why_refused(target: Target, refused: ChannelRefused) -> str:
-    if refused.code == NOT_FOUND and not is_out_of_reach(refused):
+    if refused.is_missing:
         return f"there is no {target}"
     if refused.code == _RESOURCE_LOCKED:
         return f"{target} is exclusive to another connection"

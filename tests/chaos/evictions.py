@@ -81,14 +81,14 @@ def told_of(logs: Iterable[str], lane: str) -> list[Told]:
     return sorted(found)
 
 
-def lost_of(logs: Iterable[str], lane: str) -> list[tuple[float, str]]:
-    """When dispatchers took consumers for lost, with their names."""
+def taken_back_of(logs: Iterable[str], lane: str) -> list[tuple[float, str]]:
+    """When dispatchers took consumers back, with their names."""
     offset = time.time() - time.monotonic()
     return sorted(
         (datetime.fromisoformat(record["timestamp"]).timestamp() - offset, record["consumer"])
         for log in logs
         for record in log_records(log)
-        if record.get("event") == "consumer_lost" and record.get("lane") == lane
+        if record.get("event") == "consumer_taken_back" and record.get("lane") == lane
     )
 
 

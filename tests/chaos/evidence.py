@@ -32,7 +32,7 @@ from tests.chaos.evictions import (
     first_attempts,
     first_told,
     judged,
-    lost_of,
+    taken_back_of,
     told_of,
 )
 from tests.chaos.going_on import FREEZES, PARTS
@@ -81,7 +81,7 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     connected: list[tuple[str, float]] = []
     lives: list[Life] = []
     logs = [replica.process.whole_log() for replica in stage.replicas]
-    told, lost = told_of(logs, lane.name), lost_of(logs, lane.name)
+    told, taken_back = told_of(logs, lane.name), taken_back_of(logs, lane.name)
     evictions = stage.evictions + _by_dispatchers(told, stage)
     for process in consumers:
         path = stage.folder / f"{process.name}.record"
@@ -95,9 +95,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
             evicted_at = _evicted_at(incarnation, process, evictions)
             wrong = _wrong_end(incarnation, process)
             if wrong and evicted_at is None:
-                if _lost_its_queue(incarnation, stage):
-                    evicted_at = _lost_at(incarnation, process, lost)
-                else:
+                evicted_at = _taken_back_at(incarnation, process, taken_back)
+                if not _lost_its_queue(incarnation, evicted_at or incarnation.over or 0.0, stage):
                     wrong_ends.append(wrong)
             if evicted_at is not None:
                 _count_no_later_settles(record, incarnation, evicted_at)
@@ -342,24 +341,28 @@ def _wrong_end(incarnation: Incarnation, process: Process) -> str:
     )
 
 
-def _lost_its_queue(incarnation: Incarnation, stage: Stage) -> bool:
-    """Whether nodes went on apart since it was welcomed. They (RabbitMQ 3.10.8) may forget queues of each
+def _lost_its_queue(incarnation: Incarnation, taken_back_at: float, stage: Stage) -> bool:
+    """Whether nodes went on apart after it was welcomed. They (RabbitMQ 3.10.8) may forget queues of each
     other then, although the connections of these stay. With `pause_minority` only a node that was frozen does
     so: when it goes on, none is in a minority."""
     if stage.cluster is None:
         return False
     apart = FREEZES if stage.plan.settings.partitions == PAUSE_MINORITY else PARTS
     since = incarnation.welcomes[-1]
-    return any(fault.name in apart and fault.until >= since for fault in stage.node_faults)
-
-
-def _lost_at(incarnation: Incarnation, process: Process, lost: list[tuple[float, str]]) -> float | None:
-    """When a leader took it for lost, which it heard only as it joined again. What it did since counts no
-    more."""
-    over = math.inf if incarnation.over is None else incarnation.over
-    return next(
-        (at for at, who in lost if who == process.who and incarnation.welcomes[-1] <= at <= over), None
+    return any(
+        fault.name in apart and fault.until >= since and fault.since <= taken_back_at
+        for fault in stage.node_faults
     )
+
+
+def _taken_back_at(
+    incarnation: Incarnation, process: Process, taken_back: list[tuple[float, str]]
+) -> float | None:
+    """When a leader took it back, if it heard of that only as it joined again. Settles that were confirmed
+    later count no more."""
+    over = math.inf if incarnation.over is None else incarnation.over
+    welcomed = incarnation.welcomes[-1]
+    return next((at for at, who in taken_back if who == process.who and welcomed <= at <= over), None)
 
 
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:

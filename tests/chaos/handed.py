@@ -66,8 +66,14 @@ def that_may_be_done(record: list[HandlingRecord], lives: Mapping[str, Life]) ->
 def handed_violations(books: HandedBooks) -> list[str]:
     """Everything that is wrong, in words."""
     found = _lost(books) + _wrongly_dead(books)
-    books = books._replace(record=that_counts(books.record, books.lives))
-    return found + _begun_again(books) + _disorder(books)
+    found += _disorder(books._replace(record=that_may_be_done(books.record, books.lives)))
+    return found + _begun_again(books._replace(record=that_counts(books.record, books.lives)))
+
+
+def _may_be_told(handling: HandlingRecord, lives: Mapping[str, Life]) -> bool:
+    """RabbitMQ may have heard of its end, or will."""
+    life = lives[handling.life]
+    return handling.end is not None and (life.remembers or handling.end <= life.acks_until)
 
 
 def _lost(books: HandedBooks) -> list[str]:
@@ -75,9 +81,8 @@ def _lost(books: HandedBooks) -> list[str]:
     when it comes again; or it is dead."""
     done, begun, rejected = set[MessageKey](), set[MessageKey](), dict[MessageKey, float]()
     for handling in that_may_be_done(books.record, books.lives):
-        life = books.lives[handling.life]
         begun.add(handling.message)
-        if handling.end is not None and (life.remembers or handling.end <= life.acks_until):
+        if handling.end is not None and _may_be_told(handling, books.lives):
             if handling.failed:
                 rejected[handling.message] = handling.end
             else:
@@ -100,7 +105,7 @@ def _perhaps_lost_by_the_broker(at: float, books: HandedBooks) -> bool:
 def _wrongly_dead(books: HandedBooks) -> list[str]:
     """X-5: somebody has rejected it, over a connection that could still tell RabbitMQ."""
     may_be_done = that_may_be_done(books.record, books.lives)
-    failed = {handling.message for handling in may_be_done if handling.failed}
+    failed = {h.message for h in may_be_done if h.failed and _may_be_told(h, books.lives)}
     return [f"wrongly dead: {say_number(number)} was not rejected" for number in books.dead - failed]
 
 

@@ -38,17 +38,18 @@ def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list
 
 
 def paused_by_moves(stage: Stage, lane: LaneOnStage) -> list[tuple[float, float]]:
-    """When the whole lane waited, as an operator wanted it, until the owners of groups that are to move had
-    settled what they had of them: one that stands still makes that long."""
+    """When groups were to move with `pause: lane`, and the whole lane waited for a consumer that stood still:
+    it waits until all consumers have settled what they had in hand."""
+    silent = [interval for process in stage.consumers if process.lane is lane for interval in process.silent]
     found = []
     for replica in stage.replicas:
         events = _events(replica, lane)
         ends = [at for at, event, _ in events if event in (*_ENDS, "lane_goes_on")]
-        found += [
-            (at, min((end for end in ends if end > at), default=math.inf))
-            for at, event, record in events
-            if event == "groups_moving" and record["pause"] == "lane" and record["groups"]
-        ]
+        for at, event, record in events:
+            if event == "groups_moving" and record["pause"] == "lane" and record["groups"]:
+                goes_on_at = min((end for end in ends if end > at), default=math.inf)
+                still = [until for since, until in silent if since < goes_on_at and until > at]
+                found.append((at, min(goes_on_at, max(still, default=at))))
     return found
 
 

@@ -23,6 +23,9 @@ FOUND_WITHIN_S: Final = 20.0
 #: How many queues a node takes for down. After a partition that has healed RabbitMQ 3.10 may do so for long
 #: with classic queues of a node that is there.
 QUEUES_DOWN: Final = 'length(rabbit_amqqueue:list_down(<<"/">>))'
+#: Which nodes a node has been apart from, so that their tables of queues may differ until one of them is
+#: started again. RabbitMQ's management page asks an operator to do that.
+PARTED_FROM: Final = "rabbit_node_monitor:partitions()"
 #: The others may have given up a node that stood still for so long.
 GIVEN_UP_AFTER_S: Final = 0.75 * TICKTIME_S
 Hurt = Callable[[ClusterNode, Fault], Awaitable[None]]
@@ -125,16 +128,20 @@ class NodeFaults:
             happened.note = "came up at the second attempt"
         try:
             await asyncio.to_thread(self._cluster().wait_for, self._nodes(), FOUND_WITHIN_S)
-            await asyncio.to_thread(self._until_queues_are_seen)
+            await asyncio.to_thread(self._until_all_is_whole)
         except (DispatcherError, AssertionError):
             happened.note = "stayed apart, and was started again"
             await asyncio.to_thread(node.stop)
             await self._stage.start_again(node)
             await asyncio.to_thread(self._cluster().wait_for, self._nodes())
 
-    def _until_queues_are_seen(self) -> None:
-        """By all nodes. Raises DispatcherError, or AssertionError if a node takes some for down."""
-        wait_until(lambda: all(node.evaluate(QUEUES_DOWN) == "0" for node in self._nodes()), FOUND_WITHIN_S)
+    def _until_all_is_whole(self) -> None:
+        """Raises DispatcherError, or AssertionError if a node takes queues for down, or has been apart."""
+
+        def is_whole(node: ClusterNode) -> bool:
+            return node.evaluate(QUEUES_DOWN) == "0" and node.evaluate(PARTED_FROM) == "[]"
+
+        wait_until(lambda: all(map(is_whole, self._nodes())), FOUND_WITHIN_S)
 
     async def _node(self, fault: Fault) -> tuple[int, str]:
         """One that the lane needs: with the leader of its lock or of an inbound queue, or that it is led

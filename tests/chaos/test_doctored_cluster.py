@@ -8,10 +8,13 @@ import pytest
 
 from tests.chaos.cluster import ClusterServers
 from tests.chaos.doctored import LANE, ONE, THREE, TWO, Doctored, handled
+from tests.chaos.evidence import gather
+from tests.chaos.going_on import Limits
 from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import ON_CLUSTER, PARTITIONS, Plan
 from tests.chaos.proxies import Proxies
+from tests.chaos.verdict import after_faults
 from tests.client.tcp_proxy import Connection, TcpProxy
 
 KILLED_NODE = Outage(2.5, 9.0, killed=True)
@@ -74,29 +77,53 @@ def test_nodes_that_went_on_apart_may_forget_queues(
     assert ("taken back" in on_cluster.found()) == is_found
 
 
-def test_others_may_go_on_when_a_leader_has_taken_such_a_consumer_for_lost(on_cluster: Doctored) -> None:
+def test_others_may_go_on_when_a_leader_has_taken_such_a_consumer_back(on_cluster: Doctored) -> None:
     """It was connected all the time, and heard of that at 9.0."""
     on_cluster.configure(partitions="pause_minority")
     on_cluster.stage.node_faults.append(NodeFault("freeze_node", 1, 2.0, 8.0, 6.0))
     on_cluster.write(on_cluster.a, ONE, TWO, "over 9.0 aaaa taken\n")
     on_cluster.write(on_cluster.b, handled(3, 5.0, 1, epoch=2))
     on_cluster.led_at(0.5)
-    on_cluster.logged(5.5, "consumer_lost", consumer=on_cluster.a.who)
-    assert "owner changed" in on_cluster.found(), "it was not lost before"
-    on_cluster.logged(4.0, "consumer_lost", consumer=on_cluster.a.who)
+    on_cluster.logged(4.0, "consumer_taken_back", consumer=on_cluster.b.who)
+    on_cluster.logged(5.5, "consumer_taken_back", consumer=on_cluster.a.who)
+    assert "owner changed" in on_cluster.found(), "it was taken back too late, and the other one is another"
+    on_cluster.logged(4.0, "consumer_taken_back", consumer=on_cluster.a.who)
     assert not on_cluster.found()
+    on_cluster.stage.node_faults = [NodeFault("freeze_node", 1, 4.5, 8.0, 6.0)]
+    assert on_cluster.found() == {"taken back"}, "no node stood still before"
 
 
-def test_a_lane_may_wait_for_groups_that_an_operator_moves(on_cluster: Doctored) -> None:
+def test_a_lane_may_wait_with_moves_for_a_consumer_that_stands_still(on_cluster: Doctored) -> None:
+    def paused() -> list[float]:
+        return [at for interval in paused_by_moves(on_cluster.stage, LANE) for at in interval]
+
     on_cluster.led_at(0.5)
     on_cluster.logged(2.0, "groups_moving", groups=0, pause="lane")
     on_cluster.logged(3.0, "groups_moving", groups=2, pause="lane")
     on_cluster.logged(4.0, "groups_moving", groups=1, pause="groups")
     on_cluster.logged(5.0, "lane_goes_on")
     on_cluster.logged(6.0, "groups_moving", groups=1, pause="lane")
+    assert paused() == pytest.approx([3.0, 3.0, 6.0, 6.0], abs=0.1), "nobody stood still"
+    on_cluster.a.silent.append((1.0, 8.0))
+    assert paused() == pytest.approx([3.0, 5.0, 6.0, 8.0], abs=0.1)
     on_cluster.logged(7.0, "lane_interrupted")
-    paused = [at for interval in paused_by_moves(on_cluster.stage, LANE) for at in interval]
-    assert paused == pytest.approx([3.0, 5.0, 6.0, 7.0], abs=0.1)
+    assert paused() == pytest.approx([3.0, 5.0, 6.0, 7.0], abs=0.1)
+
+
+def test_a_lane_has_its_time_once_more_after_such_a_wait(on_cluster: Doctored) -> None:
+    def is_late() -> bool:
+        stage = on_cluster.stage
+        (stall,) = after_faults(stage, gather(stage, LANE), Limits(), 90.0)
+        return stall.violation() is not None
+
+    on_cluster.sent(m1=0.1, m2=0.1, m3=13.0)
+    on_cluster.stage.node_faults.append(NodeFault("kill_node", 1, 9.0, 12.0, 3.0))
+    on_cluster.write(on_cluster.a, ONE, TWO, handled(3, 40.0, 3))
+    on_cluster.a.silent.append((8.0, 39.0))
+    on_cluster.led_at(0.5)
+    assert is_late()
+    on_cluster.logged(9.5, "groups_moving", groups=1, pause="lane")
+    assert not is_late()
 
 
 def test_a_killed_node_forgets_no_acks(on_cluster: Doctored) -> None:

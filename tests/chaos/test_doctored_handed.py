@@ -84,12 +84,19 @@ def test_a_queue_may_have_taken_acks_at_a_node_that_others_have_given_up(told: T
     assert told.found(ONE, TWO, THREE) == {"lost"}
 
 
+def test_what_was_begun_at_a_node_that_others_have_given_up_has_its_place(told: Told) -> None:
+    """Its ack counts, so nobody begins it again."""
+    told.lives[A] = Life("h0", 0.0, 1.9, served_until=2.5)
+    assert told.found(ONE, TWO, handled(3, 3.0, B)) == set()
+    assert told.found(ONE, handled(3, 2.0, B), handled(2, 2.1)) == {"out of order"}
+
+
 def test_a_queue_may_have_taken_rejects_at_a_node_that_others_have_given_up(told: Told) -> None:
     failed = handled(3, 3.0, failed=True)
     told.facts["dead"] = frozenset([numbered(3)])
     told.lives[A] = Life("h0", 0.0, 2.9, served_until=3.5)
     assert told.found(ONE, TWO, failed) == set()
-    told.lives[A] = Life("h0", 0.0, 2.9, served_until=2.95)
+    told.lives[A] = Life("h0", 0.0, 2.9, served_until=3.3)  # it ends at 3.4
     assert told.found(ONE, TWO, failed) == {"wrongly dead"}
 
 

@@ -97,12 +97,12 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = S
             found += await not_kept([node.amqp_url for node in stage.nodes], stream, evidence.story.published)
         found += await asyncio.to_thread(told_wrongly, stage, lane)
         counts = _counts(stage, evidence, dead) | _decided(stage, lane, there)
-        after_faults = _stalls(stage, evidence, limits, until)
-        found += [text for one in after_faults if (text := one.violation()) is not None]
+        stood = after_faults(stage, evidence, limits, until)
+        found += [text for one in stood if (text := one.violation()) is not None]
         found += stage.unanswered[lane.name]
         counting, excused = told_apart(found, verdict.without_leader, [lane])
         verdict.excused += excused
-        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, after_faults))
+        verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, stood))
     verdict.problems, excused = told_apart(verdict.problems, verdict.without_leader, stage.lanes)
     verdict.excused += excused
     await client.close()
@@ -123,7 +123,8 @@ def _judged(stage: Stage, lane: LaneOnStage, there: Found) -> tuple[Evidence, li
     return evidence, found + evidence.wrong_ends + evidence.misplaced
 
 
-def _stalls(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> list[Stall]:
+def after_faults(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> list[Stall]:
+    """How long the lane stood still after each fault of a node."""
     lane = evidence.lane
     sent = produced(stage, lane).sent
     hindered = [(outage.since, outage.until) for outage in stage.redis_outages]

@@ -55,7 +55,7 @@ async def test_what_waits_is_bounded_and_published_before_the_end(vhost: Vhost) 
 
 
 async def test_who_stops_waiting_for_the_end_leaves_no_connection(vhost: Vhost) -> None:
-    """Neither while answers wait to be published, nor while the broker's goodbye is awaited."""
+    """Neither before the broker's goodbye, nor while it is awaited."""
     for waits in range(1, 5):
         replies = Answers(RabbitSettings(url=vhost.amqp_url), NAMES)
         replies.give(Reply(("replies", "1"), {}, None))
@@ -68,6 +68,19 @@ async def test_who_stops_waiting_for_the_end_leaves_no_connection(vhost: Vhost) 
         assert closing.cancelled()
         assert replies._link is not None
         await replies._link.closed
+
+
+async def test_two_may_end_it_and_it_is_not_opened_again(vhost: Vhost) -> None:
+    """`stop` and the end of `run` do."""
+    replies = Answers(RabbitSettings(url=vhost.amqp_url), NAMES)
+    replies.give(Reply(("replies", "1"), {}, None))
+    await asyncio.gather(replies.close(), replies.close())
+    link = replies._link
+    assert link is not None
+    assert link.closed.done()
+    replies.give(Reply(("replies", "2"), {}, None))
+    assert replies._link is link
+    assert not replies._waiting
 
 
 async def test_a_lane_has_stopped_when_that_connection_has_ended(bench: Bench) -> None:

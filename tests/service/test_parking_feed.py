@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import pytest
 from pamqp import commands
 
 from dispatcher.amqp.events import Fetched
@@ -24,7 +23,6 @@ from dispatcher.service.parking_feeds import (
     TAKEN_BACK_S,
     ParkingFeed,
     ParkingFeeds,
-    find_parking_queues,
 )
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.protocol import LaneNames
@@ -345,35 +343,6 @@ async def test_kept_messages_are_not_added_to_with_each_read(vhost: Vhost) -> No
             assert not is_end
             assert len(fetched) == 9
         assert in_hand.redelivered
-
-
-class Answers:
-    """A link to a broker that refuses every passive declare in these words."""
-
-    def __init__(self, refusals: dict[str, ChannelRefused]) -> None:
-        self._refusals = refusals
-
-    async def open_channel(self) -> int:
-        return 1
-
-    async def call(self, channel: int, method: Any) -> Any:
-        raise self._refusals[method.queue]
-
-
-@pytest.mark.parametrize(
-    "away",
-    [
-        "home node 'r@h' of durable queue 'p2' in vhost '/' is down or inaccessible",
-        "queue 'p2' in vhost '/' process is stopped by supervisor",
-        "queue 'p2' in vhost '/' has crashed and failed to restart",
-        "failed to perform operation on queue 'p2' in vhost '/' due to timeout",
-    ],
-)
-async def test_a_queue_out_of_reach_is_not_taken_for_one_that_is_not_there(away: str) -> None:
-    """RabbitMQ answers 404 to both."""
-    gone = "NOT_FOUND - no queue 'p1' in vhost '/'"
-    link: Any = Answers({"p1": ChannelRefused(404, gone), "p2": ChannelRefused(404, f"NOT_FOUND - {away}")})
-    assert await find_parking_queues(link, ("p1", "p2")) == (parking_id(1),)
 
 
 class DeletedLate:
