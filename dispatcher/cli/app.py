@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -188,8 +189,14 @@ def _mend_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _leave_no_core_dump() -> None:
+    """Commands, and all processes that they start, have passwords in memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def main() -> None:
     """The console script."""
+    _leave_no_core_dump()
     _mend_streams()
     try:
         app(prog_name="dispatcher")

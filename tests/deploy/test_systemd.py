@@ -71,6 +71,10 @@ def test_only_the_place_of_the_ledger_can_be_written_and_proc_stat_be_read() -> 
     assert "ProcSubset" not in SETTINGS
 
 
+def test_there_is_no_core_dump() -> None:
+    assert SETTINGS["LimitCORE"] == ["0"]
+
+
 @needs_systemd
 def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     """The program is not where it would be installed; another one stands for it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -169,6 +170,17 @@ def test_a_signal_ends_all_of_them(start: Start, number: int) -> None:
 
 def sorted_by_worker(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(records, key=lambda record: record["worker"])
+
+
+def test_no_process_leaves_a_core_dump(start: Start, tmp_path: Path) -> None:
+    """Passwords would be in it."""
+    workers = start(ledger={"path": str(tmp_path / "ledger")})
+    both = workers.both()
+    supervisor = workers.process.pid
+    writers = [each for worker in both.values() for each in children(worker)]
+    assert len(writers) == 2
+    for process in (supervisor, *both.values(), *writers):
+        assert resource.prlimit(process, resource.RLIMIT_CORE) == (0, 0)
 
 
 def test_workers_end_with_their_supervisor(start: Start) -> None:
