@@ -30,12 +30,15 @@ def _agreed_heartbeat_s(settings: RabbitSettings) -> int:
 
 
 def tls_context(settings: RabbitSettings) -> ssl.SSLContext | None:
-    """The context of an amqps:// URL, None for amqp://.
+    """The context of an amqps:// URL, None for amqp://. Raises ConfigurationError."""
+    return client_context(settings) if settings.address.tls else None
+
+
+def client_context(settings: RabbitSettings) -> ssl.SSLContext:
+    """Whom to trust, and who we are.
 
     Raises ConfigurationError when a file is missing or is not what it should be.
     """
-    if not settings.address.tls:
-        return None
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except OSError as problem:

@@ -43,8 +43,7 @@ def check(
     if renamed:
         findings.note("; ".join(renamed))
     broker = check_broker(settings, findings)
-    url = management or options.usual_management_url(settings.rabbitmq)
-    check_management(settings, url, broker, findings)
+    check_management(settings, management, broker, findings)
     _check_store(settings, findings)
     _check_tokens(settings.http, findings)
     if settings.ledger is not None:

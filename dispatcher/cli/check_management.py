@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 from dispatcher.cli.check_broker import FoundBroker
 from dispatcher.cli.check_findings import Findings
+from dispatcher.cli.management import management_of, where_else
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
-from dispatcher.errors import BrokerUnavailable
+from dispatcher.errors import BrokerUnavailable, ConfigurationError
 from dispatcher.nodes.management import Management
 from dispatcher.service.queue_kinds import unusable
 from dispatcher.service.topology import (
@@ -39,10 +40,13 @@ _DEFAULT_LIMIT_SINCE: Final = 4
 _DEFAULT_LIMIT: Final = 20
 
 
-def check_management(settings: Settings, url: str, broker: FoundBroker, findings: Findings) -> None:
+def check_management(settings: Settings, url: str | None, broker: FoundBroker, findings: Findings) -> None:
     """Ask the management API about the lanes' queues; a note if it can't be asked, or is that of another
-    RabbitMQ than `broker`."""
-    management, cluster = Management(url), broker.cluster
+    RabbitMQ than `broker`. No URL: the usual one."""
+    try:
+        management, cluster = management_of(settings.rabbitmq, url), broker.cluster
+    except ConfigurationError:
+        return  # the connection to the broker has the same certificates, and its check has said so
     try:
         overview = management.request("overview")
         version, others = str(overview.get("rabbitmq_version", "")), overview.get("cluster_name")
@@ -59,7 +63,8 @@ def check_management(settings: Settings, url: str, broker: FoundBroker, findings
     except BrokerUnavailable as error:
         findings.note(
             f"rabbitmq: the management API can't be asked ({error}); policies and kinds of queues were not "
-            "looked at: enable the plugin rabbitmq_management, or say where it is (--management URL)"
+            "looked at: enable the plugin rabbitmq_management, or say where it is "
+            f"({where_else(settings.rabbitmq, url)})"
         )
         return
     policies += _operators(management, vhost)

@@ -7,8 +7,8 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
+from dispatcher.cli.management import management_of, where_else
 from dispatcher.errors import BrokerUnavailable, CommandRefused
-from dispatcher.nodes.management import Management
 from dispatcher.settings import Settings
 
 #: The API learns of a new queue's owner with its next statistics, every 5 s by default.
@@ -20,8 +20,9 @@ _ADMINISTRATOR: Final = "administrator"
 class ConsumerConnections:
     """Looks up and closes connections; everything that could refuse the closing is asked for before."""
 
-    def __init__(self, settings: Settings, url: str) -> None:
-        self._management = Management(url)
+    def __init__(self, settings: Settings, url: str | None) -> None:
+        self._management = management_of(settings.rabbitmq, url)
+        self._where_else = where_else(settings.rabbitmq, url)
         self._vhost = quote(settings.rabbitmq.address.vhost, safe="")
 
     def of_queue(self, queue: str) -> str | None:
@@ -42,7 +43,7 @@ class ConsumerConnections:
                 time.sleep(_ASK_AGAIN_S)
         except BrokerUnavailable as problem:
             raise CommandRefused(
-                f"its connection can't be closed, so nothing was done: {problem} (--management URL)"
+                f"its connection can't be closed, so nothing was done: {problem} ({self._where_else})"
             ) from None
         return None
 

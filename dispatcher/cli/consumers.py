@@ -102,7 +102,7 @@ def evict(
     """
     settings = options.load_settings(file)
     names = options.lane_names(settings, lane)
-    connections = ConsumerConnections(settings, management or options.usual_management_url(settings.rabbitmq))
+    connections = ConsumerConnections(settings, management)
     with connected(settings.rabbitmq, "evict") as channel:
         rows = ask(channel, names, "consumers.list", {}, timeout_ms=timeout_ms).get("consumers", [])
         row: dict[str, Any] = next((row for row in rows if row.get("consumer") == consumer), {})

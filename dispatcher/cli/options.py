@@ -8,12 +8,11 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.settings import RabbitSettings, Settings
+from dispatcher.settings import Settings
 from dispatcher.settings import file as config
 from dispatcher.settings.units import DURATION_PATTERN, format_duration, parse_duration_ms
 from dispatcher.wire.json_fields import SHORT_STRING_BYTES_MAX, is_short_string
@@ -27,7 +26,6 @@ _TIMEOUT_MS_MAX: Final = 3_600_000
 TIME_HELP: Final = "2h (ago), or 2026-01-31T14:00 (UTC unless it has an offset: +02:00)"
 #: 9999-01-01: up to then days can be added.
 _END_OF_TIME_US: Final = 253_370_764_800_000_000
-_MANAGEMENT_PORT: Final = 15_672
 
 
 def parse_timeout(value: str | int) -> int:
@@ -96,17 +94,10 @@ ManagementUrl = Annotated[
         "--management",
         metavar="URL",
         envvar="DISPATCHER_RABBITMQ_MANAGEMENT_URL",
-        help="RabbitMQ's management API; usually port 15672 of its host, with the same user.",
+        help="RabbitMQ's management API; usually http on port 15672 of its host, or https on port 15671 if "
+        "the broker's URL has TLS, with the same user.",
     ),
 ]
-
-
-def usual_management_url(settings: RabbitSettings) -> str:
-    """The management API on the broker's host, with the broker's user."""
-    credentials, at, _ = urlsplit(settings.nodes()[0].url).netloc.rpartition("@")
-    host = settings.address.host
-    host = f"[{host}]" if ":" in host else host
-    return urlunsplit(("http", f"{credentials}{at}{host}:{_MANAGEMENT_PORT}", "", "", ""))
 
 
 def load_settings(file: Path) -> Settings:

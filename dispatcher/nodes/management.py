@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -19,10 +21,14 @@ TIMEOUT_S = 10.0
 class Management:
     """Blocking client of one node's management API.
 
-    `url` carries user and password: `http://guest:guest@127.0.0.1:15672`.
+    `url` carries user and password: `http://guest:guest@127.0.0.1:15672`. For an https URL `context` says
+    whom to trust and who we are, by default the system's authorities and nobody; `server_name` is the name to
+    expect in the certificate, when it is not the URL's host.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, context: ssl.SSLContext | None = None, server_name: str | None = None
+    ) -> None:
         parts = urlsplit(url)
         self.user = unquote(parts.username or "guest")
         password = unquote(parts.password or "guest")
@@ -31,7 +37,10 @@ class Management:
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme or "http", host, parts.path.rstrip("/"), "", ""))
         # Loopback and private networks: never through the proxy that the environment may name.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if context is not None:
+            handlers.append(_Https(context, server_name))
+        self._opener = urllib.request.build_opener(*handlers)
 
     def request(
         self, path: str, method: str = "GET", body: Any = None, headers: dict[str, str] | None = None
@@ -68,11 +77,42 @@ class Management:
         self.request(f"vhosts/{quote(name, safe='')}", "DELETE")
 
 
+class _Https(urllib.request.HTTPSHandler):
+    """Opens URLs with this context and expects this name."""
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None) -> None:
+        super().__init__(context=context)
+        self._connection = partial(_Connection, context=context, server_name=server_name)
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, request)
+
+
+class _Connection(http.client.HTTPSConnection):
+    """Python's own expects the name of the URL."""
+
+    def __init__(
+        self, host: str, *, timeout: float, context: ssl.SSLContext, server_name: str | None
+    ) -> None:
+        super().__init__(host, timeout=timeout, context=context)
+        self._trusting, self._server_name = context, server_name
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._trusting.wrap_socket(self.sock, server_hostname=self._server_name or self.host)
+
+
 def _plainly(error: OSError | http.client.HTTPException) -> str:
     """What the system says, without the names that Python has for it."""
-    reason = getattr(error, "reason", error)  # urllib wraps what it met
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error  # urllib wraps what it met
     if isinstance(reason, http.client.HTTPException):
         return "it does not speak HTTP"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({reason.verify_message}); see rabbitmq.ca_file and server_name"
+        )
+    if isinstance(reason, ssl.SSLError):
+        return f"it does not answer in TLS ({reason.reason or reason})"
     return str(getattr(reason, "strerror", None) or reason)
 
 
