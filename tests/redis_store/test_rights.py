@@ -1,4 +1,5 @@
-"""The least rights on Redis, read from docs/security.md: a lane works with them, and `check` says so."""
+"""The least rights on Redis and on a cluster, read from docs/security.md: a lane works with them, and `check`
+says so."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.redis_store import LaneStore, probe
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
+from tests.redis_store.cluster_nodes import LocalCluster, ask
 from tests.redis_store.conftest import now_ms
 from tests.redis_store.samples import dispatched, entry, step
 
@@ -24,6 +26,13 @@ KEYS = LaneKeys.of("dispatch", "orders")
 def documented() -> list[str]:
     """The words of the rule behind `ACL SETUSER dispatcher`."""
     found = re.search(r"```text\nACL SETUSER dispatcher (.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1].split()
+
+
+def documented_for_a_cluster() -> list[str]:
+    """What comes to that on a Redis Cluster."""
+    found = re.search(r"^- A \[Redis Cluster\]\S+ needs `([^`]+)` too", PAGE.read_text(), re.MULTILINE)
     assert found is not None
     return found[1].split()
 
@@ -47,19 +56,52 @@ def size(server: LocalRedis) -> int:
         return int(admin.dbsize())
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as started:
+        yield started
+
+
+def as_user_of(cluster: LocalCluster, rules: list[str]) -> RedisSettings:
+    for node in cluster.nodes:
+        ask(node, "ACL", "DELUSER", "dispatcher")
+        ask(node, "ACL", "SETUSER", "dispatcher", *rules)
+    return RedisSettings(url=cluster.url().replace("://", "://dispatcher:SECRET@"))
+
+
 async def opened(settings: RedisSettings, lane: str = "orders") -> LaneStore:
     return await LaneStore.open(settings, lane, "dispatch", on_gap=lambda: pytest.fail("a gap"))
+
+
+async def assert_works(settings: RedisSettings) -> None:
+    store = await opened(settings)
+    await store.lead(now_ms(), ["in"])
+    await store.commit(step(dispatched(1)))
+    assert (await store.lead(now_ms(), ["in"])).records == [entry(dispatched(1))]
+    await store.close()
 
 
 async def test_a_lane_works_with_the_documented_rights(server: LocalRedis) -> None:
     settings = as_user(server, documented())
     assert await probe(settings, [KEYS]) == []
     assert size(server) == 0
-    store = await opened(settings)
-    await store.lead(now_ms(), ["in"])
-    await store.commit(step(dispatched(1)))
-    assert (await store.lead(now_ms(), ["in"])).records == [entry(dispatched(1))]
-    await store.close()
+    await assert_works(settings)
+
+
+async def test_a_lane_works_on_a_cluster_with_the_documented_rights(cluster: LocalCluster) -> None:
+    settings = as_user_of(cluster, [*documented(), *documented_for_a_cluster()])
+    assert await probe(settings, [KEYS]) == []
+    await assert_works(settings)
+
+
+@pytest.mark.parametrize("rule", documented_for_a_cluster())
+async def test_each_right_on_a_cluster_is_needed_and_named_when_it_is_missing(
+    cluster: LocalCluster, rule: str
+) -> None:
+    rules = [*documented(), *documented_for_a_cluster()]
+    (problem,) = await probe(as_user_of(cluster, [each for each in rules if each != rule]), [KEYS])
+    assert rule[1:] in problem
+    assert "SECRET" not in problem
 
 
 async def test_another_lane_is_out_of_reach(server: LocalRedis) -> None:
