@@ -6,13 +6,13 @@ import hmac
 import os
 from collections.abc import Mapping
 from enum import IntEnum
-from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.settings import TokenSettings
+from dispatcher.settings.secret import read_secret
 
 #: A token that can be guessed is none.
 TOKEN_LENGTH_MIN: Final = 16
@@ -116,19 +116,12 @@ def _read(path: str, source: str | None, environ: Mapping[str, str], problems: l
     """`env:NAME` or `file:PATH`; None: there is none, or it has a problem."""
     if source is None:
         return None
-    kind, _, name = source.partition(":")
-    if kind == "env":
-        token = environ.get(name, "")
-        where = f"the environment has no {name}"
-    else:
-        where = f"there is nothing in {name}"
-        try:
-            token = Path(name).read_text().strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            token, where = "", f"{name} can't be read ({getattr(problem, 'strerror', None) or 'not UTF-8'})"
-    if not token:
-        problems.append(f"{path}: {where}")
-    elif len(token) < TOKEN_LENGTH_MIN or not (token.isascii() and token.isprintable()) or " " in token:
+    try:
+        token = read_secret(source, environ)
+    except ValueError as problem:
+        problems.append(f"{path}: {problem}")
+        return None
+    if len(token) < TOKEN_LENGTH_MIN or not (token.isascii() and token.isprintable()) or " " in token:
         problems.append(f"{path}: must be {TOKEN_LENGTH_MIN} or more characters of ASCII without spaces")
     else:
         return token

@@ -6,7 +6,7 @@
 - `model` has what the whole file says, `lane` what it says of a lane and which keys contradict each other,
   `parts` smaller models and the choices
 - `kinds` are the kinds of values: durations, sizes, choices; `schema` makes the JSON schema of all this
-- `urls`, `units` and `work_file` parse what stands in the values
+- `urls`, `units` and `work_file` parse what stands in the values, `secret` reads what stands elsewhere
 """
 
 from __future__ import annotations

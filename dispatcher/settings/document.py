@@ -21,7 +21,8 @@ Path = tuple[str | int, ...]
 BROKEN: Final = object()
 #: A file of aliases to aliases can describe billions of values in a few lines.
 _VALUES_MAX: Final = 100_000
-_URL_KEYS: Final = frozenset({"url", "urls", "tokens"})
+#: Below these a value may have a password in it, or be one that stands in the wrong place.
+_SECRET_KEYS: Final = frozenset({"url", "urls", "tokens", "sentinel_password"})
 #: A longer value is cut where a problem shows it.
 _SHOWN_MAX: Final = 60
 _TAG: Final = "tag:yaml.org,2002:"
@@ -56,12 +57,12 @@ class Problems:
         ]
 
     def _where(self, path: Path, shows_value: bool) -> str:
-        """A value is shown as it is in the file, so `${VAR}` stays. Passwords are in URLs."""
+        """A value is shown as it is in the file, so `${VAR}` stays. What may be a secret is not shown."""
         node = self._nodes.get(path)
         if node is None:
             return ""
         line = f"line {node.start_mark.line + 1}"
-        if not shows_value or not isinstance(node, yaml.ScalarNode) or not _URL_KEYS.isdisjoint(path):
+        if not shows_value or not isinstance(node, yaml.ScalarNode) or not _SECRET_KEYS.isdisjoint(path):
             return f" ({line})"
         value = repr(node.value) if node.style else node.value
         return f" ({line}: {value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + '…'})"

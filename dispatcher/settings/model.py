@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from dispatcher.settings.kinds import Duration, Integer, Text
 from dispatcher.settings.lane import SHORT_STRING_BYTES_MAX, LaneSettings, short_string
 from dispatcher.settings.parts import Conflict, LedgerSettings, Model, Reload, TraceSettings
+from dispatcher.settings.secret import secret_source
 from dispatcher.settings.urls import (
     PORT_MAX,
     BrokerAddress,
@@ -126,6 +127,12 @@ class RedisSettings(_Certificates):
             "or redis[s]+cluster://user:password@host:port,host:port"
         ),
     )
+    sentinel_user: Annotated[str, Text()] | None = Field(
+        default=None, description="Whom to log in to the Sentinels as; null: their default user."
+    )
+    sentinel_password: Annotated[str, Text(secret_source)] | None = Field(
+        default=None, description="Where the Sentinels' password is (file:PATH or env:NAME); null: none."
+    )
     timeout_ms: Annotated[int, Duration(10, 60_000)] = Field(
         default=2_000, alias="timeout", description="After this long a commit's outcome counts as unknown."
     )
@@ -136,23 +143,22 @@ class RedisSettings(_Certificates):
 
     def conflicts(self) -> list[Conflict]:
         """What its keys say against each other."""
-        return self._tls_conflicts(self.address.tls)
-
-
-def _token_source(text: str) -> str:
-    kind, colon, name = text.partition(":")
-    if kind not in ("file", "env") or not colon or not name:
-        raise ValueError("must be file:PATH or env:NAME, where the token is")
-    return text
+        found = self._tls_conflicts(self.address.tls)
+        if self.sentinel_password is not None and not self.address.sentinels:
+            text = "needs a URL of Sentinels (redis+sentinel:// or rediss+sentinel://)"
+            found.append(Conflict(("sentinel_password", "url"), text))
+        if self.sentinel_user is not None and self.sentinel_password is None:
+            found.append(Conflict(("sentinel_user", "sentinel_password"), "needs sentinel_password"))
+        return found
 
 
 class TokenSettings(Model):
     """Where the tokens of the HTTP server are, as `file:PATH` or `env:NAME`."""
 
-    viewer: Annotated[str, Text(_token_source)] | None = Field(
+    viewer: Annotated[str, Text(secret_source)] | None = Field(
         default=None, description="With this token one may read; null: everybody may."
     )
-    operator: Annotated[str, Text(_token_source)] | None = Field(
+    operator: Annotated[str, Text(secret_source)] | None = Field(
         default=None, description="With this token one may also act; null: nobody may."
     )
 

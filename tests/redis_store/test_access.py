@@ -187,6 +187,37 @@ async def test_tls(tls_redis: Any, certificates: Certificates) -> None:
         await store_at(url=tls_redis.tls_url.replace("rediss", "redis"))
 
 
+#: Who may ask a Sentinel, and whom it then knows; docs/security.md has the rights.
+ASKERS = {
+    "password": (["requirepass s3cret"], None),
+    "user": (["user default off", "user lanes on >s3cret resetchannels -@all +sentinel|masters"], "lanes"),
+}
+
+
+@pytest.mark.parametrize(("config", "user"), ASKERS.values(), ids=ASKERS)
+async def test_sentinels_that_want_a_password(
+    own_redis: LocalRedis, tmp_path: Path, config: list[str], user: str | None
+) -> None:
+    file = tmp_path / "secret"
+    with LocalSentinel(own_redis.url, config) as sentinel:
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}"
+        known = {"url": url, "sentinel_user": user, "sentinel_password": f"file:{file}"}
+        file.write_text("s3cret\n")
+        await assert_works(**known)
+        assert await probe(RedisSettings(**known), KEYS) == []
+        with pytest.raises(StoreUnavailable, match=r"\(see redis\.sentinel_password and sentinel_user\)$"):
+            await store_at(url=url)
+        file.write_text("hunter2\n")
+        with pytest.raises(StoreUnavailable, match=r"see redis\.sentinel_password") as refused:
+            await store_at(**known)
+        assert "hunter2" not in str(refused.value)
+        file.unlink()
+        with pytest.raises(ConfigurationError, match=r"^redis\.sentinel_password: .* can't be read"):
+            await store_at(**known)
+        (problem,) = await probe(RedisSettings(**known), KEYS)
+        assert problem.startswith("redis.sentinel_password: ")
+
+
 async def test_tls_through_sentinel(tls_redis: Any, certificates: Certificates) -> None:
     config = [
         "tls-replication yes",
