@@ -113,7 +113,7 @@ class Report:
             found = f"{len(verdict.violations)} violations"
             since = f"the chaos began at {self._begun:.3f}"
             console.print(f"{found}; {since} on the clock of the record.", style="red", highlight=False)
-        elif verdict.without_leader:
+        elif verdict.hides_something:
             excused = f"{len(verdict.excused)} violations that say that something is missing or late"
             text = f"What happened was right; {excused} are not judged."
             console.print(text, style="red", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from tests.chaos.doctored import LANE, ONE, TWO, Doctored, handled
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderless import of_lanes, told_apart, without_leader
 from tests.chaos.stage import PREFIX
-from tests.chaos.verdict import NO_VERDICT, VIOLATED, end_and_judge
+from tests.chaos.verdict import NO_VERDICT, VIOLATED, Verdict, end_and_judge
 from tests.service.clients import Client
 
 OTHER = LaneOnStage("orders2", "sequenced")
@@ -74,3 +74,11 @@ def test_a_queue_excuses_its_lane_alone() -> None:
     found = ["lost: 1", "left in orders.low: 2 messages", "not live: no", "not kept in the history: 1"]
     assert told_apart([*found, "out of order: 1"], left, [LANE]) == (["out of order: 1"], found)
     assert told_apart(found, left, [OTHER]) == (found, [])
+
+
+def test_a_parking_queue_hides_nothing_when_nothing_is_missing() -> None:
+    park = f"{PREFIX}.orders.park.1"
+    assert Verdict(without_leader=[park]).exit_code == 0
+    assert Verdict(without_leader=[park], excused=["lost: 1"]).exit_code == NO_VERDICT
+    assert Verdict(without_leader=[park, f"{PREFIX}.orders.dead"]).exit_code == NO_VERDICT
+    assert Verdict(without_leader=[park], problems=["doubled: 1"]).exit_code == VIOLATED

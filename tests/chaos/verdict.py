@@ -67,10 +67,15 @@ class Verdict:
         return self.problems + [text for lane in self.lanes for text in lane.violations]
 
     @property
+    def hides_something(self) -> bool:
+        """Messages may be in a queue that has no leader. When none is missing, a parking queue has none."""
+        return bool(self.excused) or not all(".park." in queue for queue in self.without_leader)
+
+    @property
     def exit_code(self) -> int:
         if self.violations:
             return VIOLATED
-        return NO_VERDICT if self.without_leader else 0
+        return NO_VERDICT if self.hides_something else 0
 
 
 async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = STILL_S) -> Verdict:
