@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.settings import RabbitSettings, RedisSettings
-from dispatcher.settings.urls import BrokerAddress, parse_broker_url, parse_listen, parse_store_url, redact
+from dispatcher.settings.urls import (
+    BrokerAddress,
+    join_store_urls,
+    parse_broker_url,
+    parse_listen,
+    parse_store_url,
+    redact,
+)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,26 @@ def test_cluster_urls(url: str, nodes: tuple[tuple[str, int], ...], server: str)
     assert address.url_of("r", 7000) == server
 
 
+@pytest.mark.parametrize(
+    ("urls", "url"),
+    [
+        (["redis://:p@h:1/3"], "redis://:p@h:1/3"),
+        (["redis+sentinel://u:p@h/m/2", "redis+sentinel://u:p@i:1,j/m/2"],
+         "redis+sentinel://u:p@h,i:1,j/m/2"),
+        (["rediss+cluster://:p@h", "rediss+cluster://:p@i:1/0"], "rediss+cluster://:p@h,i:1"),
+    ],
+)  # fmt: skip
+def test_a_list_is_read_as_one_url_with_all_hosts(urls: list[str], url: str) -> None:
+    assert join_store_urls(urls) == RedisSettings(urls=tuple(urls)).address == parse_store_url(url)
+
+
+def test_a_list_of_servers() -> None:
+    address = join_store_urls(["redis://u:p@h/3", "redis://u:p@i:1/3"])
+    assert address.servers == (("h", 6379), ("i", 1))
+    assert (address.nodes, address.sentinels) == ((), ())
+    assert (address.user, address.password, address.database) == ("u", "p", 3)
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:0", "localhost:8642", "0.0.0.0:1"])
 def test_listen(text: str) -> None:
     host, port = parse_listen(text)
@@ -94,7 +121,11 @@ def test_no_password_survives_redaction(password: str) -> None:
 def test_settings_never_show_passwords() -> None:
     rabbitmq = RabbitSettings(url="amqp://u:hunter2@h/")
     redis = RedisSettings(url="redis://:hunter2@h/0")
+    several = RedisSettings(urls=("redis://:hunter2@h/0", "redis://:hunter2@i/0"))
     for shown in (
+        repr(several),
+        repr(several.at("i", 6379)),
+        repr(several.address),
         repr(rabbitmq),
         str(rabbitmq),
         repr(redis),

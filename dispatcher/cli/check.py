@@ -105,4 +105,6 @@ def _check_store(settings: Settings, findings: Findings) -> None:
             where = f"the master of {address.service!r}"
         elif address.nodes:
             where = f"the cluster of {address.host}:{address.port}"
+        elif address.servers:
+            where = f"the master of {len(address.servers)} servers"
         findings.ok(f"redis: connected to {where}, database {address.database}")

@@ -14,12 +14,12 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import hiredis
 
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
-from dispatcher.redis_store.cluster import SLOTS, first_answer, primary_in, slot_of
+from dispatcher.redis_store.cluster import SLOTS, failure_of, first_answer, primary_in, slot_of
 from dispatcher.redis_store.scripts import Argument, pack
 from dispatcher.redis_store.sentinel import master_of
 from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem, silence_problem
@@ -36,7 +36,7 @@ _SETTINGS_ERRORS: Final = ("NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH", "ERR DB 
 #: Why Redis may refuse every write for a while, and what operators can do.
 _WRITE_REFUSALS: Final = {
     "OOM": "is full: raise its maxmemory, or free memory",
-    "READONLY": "is a read-only replica: redis.url must name its master",
+    "READONLY": "is a read-only replica: {key} must name its master",
     "MISCONF": "refuses writes because it can't save its data: look at its disk and log",
     "NOREPLICAS": "refuses writes because too few replicas follow it",
 }
@@ -45,6 +45,8 @@ _ELSEWHERE: Final = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
 _NO_CLUSTER: Final = "ERR This instance has cluster support disabled"
 #: The word stands first, or before Redis 7 behind the text of a script's error.
 _WRITE_REFUSED: Final = re.compile(rf"(?:^|-)({'|'.join(_WRITE_REFUSALS)})\b")
+
+T = TypeVar("T")
 
 
 class RedisConnection(asyncio.Protocol):
@@ -75,7 +77,8 @@ class RedisConnection(asyncio.Protocol):
         key: str = "",
     ) -> Self:  # fmt: skip
         """Connect, log in, select the database and read what server it is. Sentinels that the URL names are
-        asked for the server first, nodes of a Redis Cluster for the one that has `key`.
+        asked for the server first, nodes of a Redis Cluster for the one that has `key`, and several servers
+        whether they are the master.
 
         `on_lost(connection, reason)` is called once, when a greeted connection ends by itself or by `abort`.
         Raises StoreUnavailable if it may work later, ConfigurationError if the configuration or the server
@@ -86,6 +89,8 @@ class RedisConnection(asyncio.Protocol):
             settings = await master_of(settings)
         elif asked.nodes:
             settings = await cls._primary_of(settings, key)
+        elif asked.servers:
+            settings = await cls._master_among(settings)
         connection = cls(settings, lambda *_: None)
         connection._is_named = bool(asked.sentinels or asked.nodes)
         await connection._open(lambda: connection._greet(name))
@@ -95,34 +100,75 @@ class RedisConnection(asyncio.Protocol):
 
     @classmethod
     async def _primary_of(cls, settings: RedisSettings, key: str) -> RedisSettings:
-        """The same settings with the URL of the node that has the key: the first of the cluster's nodes says
-        so that answers and sees a cluster that works."""
+        """The same settings for the node alone that has the key: the first of the cluster's nodes says so
+        that answers and sees a cluster that works."""
         address, slot = settings.address, slot_of(key)
 
         async def ask(host: str, port: int) -> RedisSettings:
-            at = settings.model_copy(update={"url": address.url_of(host, port)})
-            found = primary_in(await cls(at, lambda *_: None)._cluster_slots(), slot)
+            looking = cls(settings.at(host, port), lambda *_: None)
+            found = primary_in(await looking._ask(looking._cluster_slots), slot)
             if found is None:
                 raise StoreUnavailable(f"Redis at {host}:{port}: no node of its cluster has slot {slot}")
-            return settings.model_copy(update={"url": address.url_of(found[0] or host, found[1])})
+            return settings.at(found[0] or host, found[1])
 
         nodes = random.sample(address.nodes, len(address.nodes))
         return await first_answer([partial(ask, host, port) for host, port in nodes])
 
-    async def _cluster_slots(self) -> list[Any]:
-        """Connect, ask a node of a cluster which nodes have which slots, and leave."""
-        answers: list[Any] = []
+    @classmethod
+    async def _master_among(cls, settings: RedisSettings) -> RedisSettings:
+        """The same settings for the one server that is a master. All are asked: of two masters nobody knows
+        which one has the latest commits."""
+        masters: dict[str, RedisSettings] = {}  # by what names a server's process: one may have two names
+        problems: list[DispatcherError] = []
+
+        async def ask(host: str, port: int) -> None:
+            looking = cls(settings.at(host, port), lambda *_: None)
+            try:
+                facts = await looking._ask(looking._facts)
+            except DispatcherError as problem:
+                problems.append(problem)
+                return
+            if facts.get("role") == "master":
+                masters[facts.get("run_id") or looking._where] = looking._settings
+            else:
+                problems.append(StoreUnavailable(f"Redis at {looking._where} is a replica"))
+
+        async with asyncio.TaskGroup() as group:
+            for host, port in settings.address.servers:
+                group.create_task(ask(host, port))
+        if len(masters) > 1:
+            places = ", ".join(sorted(f"{at.address.host}:{at.address.port}" for at in masters.values()))
+            raise StoreUnavailable(
+                f"{settings.url_key}: more than one server is a master ({places}): let the others be "
+                "replicas of one, or use Redis Sentinel"
+            )
+        if not masters:
+            raise failure_of(problems)
+        return next(iter(masters.values()))
+
+    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Connect, log in, ask, and leave."""
+        answers: list[T] = []
 
         async def ask() -> None:
             await self._log_in()
-            facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
-            if facts.get("cluster_state") != "ok":
-                raise StoreUnavailable(f"Redis at {self._where}: its cluster is {facts.get('cluster_state')}")
-            answers.append(await self.call("CLUSTER", "SLOTS"))
+            answers.append(await question())
 
         await self._open(ask)
         self.abort("answered")
-        return list(answers[0])
+        return answers[0]
+
+    async def _cluster_slots(self) -> list[Any]:
+        """Which nodes of a cluster have which slots."""
+        facts = parse_server_facts(await self.call("CLUSTER", "INFO"))
+        if facts.get("cluster_state") != "ok":
+            raise StoreUnavailable(f"Redis at {self._where}: its cluster is {facts.get('cluster_state')}")
+        return list(await self.call("CLUSTER", "SLOTS"))
+
+    async def _facts(self) -> dict[str, str]:
+        """What the server says about itself and its role."""
+        facts = parse_server_facts(await self.call("INFO", "server"))
+        return facts | parse_server_facts(await self.call("INFO", "replication"))
 
     async def _open(self, greet: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -179,7 +225,7 @@ class RedisConnection(asyncio.Protocol):
             await self.call("CLIENT", "SETNAME", name)
         problem = version_problem(self.server) or await self._kind_problem()
         if problem is not None:
-            raise ConfigurationError(f"redis.url: {problem}")
+            raise ConfigurationError(f"{self._settings.url_key}: {problem}")
 
     async def _kind_problem(self) -> str | None:
         """Why no server of this kind can work, or None. Raises StoreUnavailable for a replica: it may become
@@ -188,7 +234,7 @@ class RedisConnection(asyncio.Protocol):
         if self.server.get("role") == "slave":
             if self._is_named:
                 raise StoreUnavailable(f"Redis at {self._where} is a replica still; a fail-over is under way")
-            raise StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS['READONLY']} (READONLY)")
+            raise self._refusal("READONLY")
         mode = self.server.get("redis_mode") or self.server.get("server_mode")  # of Valkey
         if mode != "cluster" or self._is_named:
             return None
@@ -235,12 +281,12 @@ class RedisConnection(asyncio.Protocol):
 
     def error_of(self, reply: hiredis.ReplyError) -> DispatcherError:
         """The product's error for an error reply of Redis."""
-        text = str(reply)
+        text, key = str(reply), self._settings.url_key
         if text.startswith(_SETTINGS_ERRORS):
-            return ConfigurationError(f"redis.url: Redis at {self._where} refuses us: {text}")
+            return ConfigurationError(f"{key}: Redis at {self._where} refuses us: {text}")
         if text.startswith(_NO_CLUSTER):
             return ConfigurationError(
-                f"redis.url: Redis at {self._where} is not in cluster mode: the URL must begin with redis://"
+                f"{key}: Redis at {self._where} is not in cluster mode: the URL must begin with redis://"
             )
         if text.startswith(_ELSEWHERE):
             return StoreUnavailable(
@@ -248,11 +294,15 @@ class RedisConnection(asyncio.Protocol):
                 "another node of the cluster has them, or gets them"
             )
         if text.startswith("ERR unknown command"):
-            return ConfigurationError(f"redis.url: Redis at {self._where} lacks what lanes need: {text}")
+            return ConfigurationError(f"{key}: Redis at {self._where} lacks what lanes need: {text}")
         code = _WRITE_REFUSED.search(text)
         if code is not None:
-            return StoreUnavailable(f"Redis at {self._where} {_WRITE_REFUSALS[code[1]]} ({code[1]})")
+            return self._refusal(code[1])
         return StoreUnavailable(f"Redis at {self._where} answers {text}")
+
+    def _refusal(self, code: str) -> StoreUnavailable:
+        why = _WRITE_REFUSALS[code].format(key=self._settings.url_key)
+        return StoreUnavailable(f"Redis at {self._where} {why} ({code})")
 
     def abort(self, reason: str) -> None:
         """End the connection now, for this reason. A second call does nothing."""

@@ -37,17 +37,18 @@ async def _probe_server(settings: RedisSettings, lanes: Sequence[LaneKeys]) -> l
     try:
         connection = await RedisConnection.open(settings, "dispatcher-check", lambda *_: None, key)
     except DispatcherError as error:
-        return [_with_key(str(error))]
+        return [_with_key(settings, error)]
     found = []
     try:
-        found += _facts_found(parse_server_facts(await connection.call("INFO", "everything")))
+        facts = parse_server_facts(await connection.call("INFO", "everything"))
+        found += _facts_found(facts, settings.url_key)
     except DispatcherError as error:
-        found.append(_with_key(str(error)))
+        found.append(_with_key(settings, error))
     try:
         for keys in lanes:
             found += await _rights_found(connection, settings, keys)
     except DispatcherError as error:
-        found.append(_with_key(str(error)))
+        found.append(_with_key(settings, error))
     finally:
         connection.abort("checked")
         await connection.wait_closed()
@@ -62,34 +63,35 @@ async def _rights_found(connection: RedisConnection, settings: RedisSettings, ke
         digest = await connection.call("SCRIPT", "LOAD", "return 1")
         await connection.call("EVALSHA", digest, 1, trial)
     except ConfigurationError as error:
-        return [f"{_with_key(str(error))} ({pattern})"]
+        return [f"{_with_key(settings, error)} ({pattern})"]
     if not refused:
         return []
     commands, user = ", ".join(command.decode() for command in refused), settings.address.user or "default"
-    return [f"redis.url: user {user!r} may not call {commands} on {pattern}"]
+    return [f"{settings.url_key}: user {user!r} may not call {commands} on {pattern}"]
 
 
-def _with_key(text: str) -> str:
-    return text if text.startswith("redis.") else f"redis.url: {text}"
+def _with_key(settings: RedisSettings, error: DispatcherError) -> str:
+    text = str(error)
+    return text if text.startswith("redis.") else f"{settings.url_key}: {text}"
 
 
-def _facts_found(facts: dict[str, str]) -> list[str]:
+def _facts_found(facts: dict[str, str], key: str) -> list[str]:
     found = []
     if facts.get("aof_enabled") == "0":
         found.append(
-            f"{WARNING}redis.url: appendonly is off, so a restart of Redis forgets owners and journal "
+            f"{WARNING}{key}: appendonly is off, so a restart of Redis forgets owners and journal "
             "and lanes wait for their consumers to report; set appendonly yes"
         )
     memory_max, used = int(facts.get("maxmemory", "0")), int(facts.get("used_memory", "0"))
     if memory_max and used >= memory_max * _NEARLY_FULL:
         found.append(
-            f"{'' if used >= memory_max else WARNING}redis.url: {used} of {memory_max} bytes (maxmemory) are "
+            f"{'' if used >= memory_max else WARNING}{key}: {used} of {memory_max} bytes (maxmemory) are "
             "used; a full Redis refuses writes, and dispatch pauses: raise maxmemory, or free memory"
         )
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         found.append(
-            f"{WARNING}redis.url: maxmemory-policy is {policy}, so Redis may drop keys that lanes need; "
+            f"{WARNING}{key}: maxmemory-policy is {policy}, so Redis may drop keys that lanes need; "
             "set maxmemory-policy noeviction"
         )
     return found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def master_of(settings: RedisSettings) -> RedisSettings:
-    """The same settings with the URL of that server. Raises StoreUnavailable when no Sentinel names one,
+    """The same settings for that server alone. Raises StoreUnavailable when no Sentinel names one,
     ConfigurationError when their password is not where it should be."""
     from redis import RedisError
     from redis.asyncio.retry import Retry
@@ -46,7 +46,7 @@ async def master_of(settings: RedisSettings) -> RedisSettings:
     finally:
         # Also if this task is cancelled meanwhile: one left open stays until the process ends.
         await asyncio.shield(asyncio.gather(*(client.aclose() for client in sentinel.sentinels)))
-    return settings.model_copy(update={"url": address.url_of(str(host), int(port))})
+    return settings.at(str(host), int(port))
 
 
 def _password(settings: RedisSettings) -> str | None:

@@ -32,7 +32,7 @@ def connect_problem(settings: RedisSettings, error: OSError | UnicodeError) -> D
     where = _where(settings)
     if isinstance(error, ssl.SSLCertVerificationError):
         return ConfigurationError(
-            f"redis.url: the certificate of {where} is not trusted ({error.verify_message}); "
+            f"{settings.url_key}: the certificate of {where} is not trusted ({error.verify_message}); "
             "set redis.ca_file, and redis.server_name if it is for another name"
         )
     if isinstance(error, ssl.SSLError):

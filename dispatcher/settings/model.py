@@ -19,6 +19,8 @@ from dispatcher.settings.urls import (
     PORT_MAX,
     BrokerAddress,
     StoreAddress,
+    differ_in_hosts_only,
+    join_store_urls,
     parse_broker_url,
     parse_listen,
     parse_store_url,
@@ -107,8 +109,7 @@ class RabbitSettings(_Certificates):
     def conflicts(self) -> list[Conflict]:
         """What its keys say against each other."""
         found = self._tls_conflicts(self.address.tls)
-        if self.urls and "url" in self.model_fields_set:
-            found.append(Conflict(("urls", "url"), "takes the place of url: give one of them"))
+        found += _two_places(self)
         addresses = [node.address for node in self.nodes()]
         if len({(address.vhost, address.tls) for address in addresses}) > 1:
             text = "all URLs must begin in the same way (amqp:// or amqps://) and name the same vhost"
@@ -127,6 +128,14 @@ class RedisSettings(_Certificates):
             "or redis[s]+cluster://user:password@host:port,host:port"
         ),
     )
+    urls: tuple[Annotated[str, Text(_checked(parse_store_url))], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "Instead of url: the same URL with each of the Sentinels, of the nodes of a cluster, or of a "
+            "master and its replicas."
+        ),
+    )
     sentinel_user: Annotated[str, Text()] | None = Field(
         default=None, description="Whom to log in to the Sentinels as; null: their default user."
     )
@@ -139,17 +148,36 @@ class RedisSettings(_Certificates):
 
     @property
     def address(self) -> StoreAddress:
-        return parse_store_url(self.url)
+        return join_store_urls(self.urls or (self.url,))
+
+    @property
+    def url_key(self) -> str:
+        """The key that says where Redis is."""
+        return "redis.urls" if self.urls else "redis.url"
+
+    def at(self, host: str, port: int) -> RedisSettings:
+        """The same for this server alone."""
+        url = self.address.url_of(host, port)
+        return self.model_copy(update={"urls": (url,)} if self.urls else {"url": url})
 
     def conflicts(self) -> list[Conflict]:
         """What its keys say against each other."""
-        found = self._tls_conflicts(self.address.tls)
+        found = self._tls_conflicts(self.address.tls) + _two_places(self)
+        if self.urls and not differ_in_hosts_only(self.urls):
+            text = "all URLs must be the same but for host and port: scheme, login, database and service"
+            found.append(Conflict(("urls",), text))
         if self.sentinel_password is not None and not self.address.sentinels:
             text = "needs a URL of Sentinels (redis+sentinel:// or rediss+sentinel://)"
             found.append(Conflict(("sentinel_password", "url"), text))
         if self.sentinel_user is not None and self.sentinel_password is None:
             found.append(Conflict(("sentinel_user", "sentinel_password"), "needs sentinel_password"))
         return found
+
+
+def _two_places(section: RabbitSettings | RedisSettings) -> list[Conflict]:
+    if section.urls and "url" in section.model_fields_set:
+        return [Conflict(("urls", "url"), "takes the place of url: give one of them")]
+    return []
 
 
 class TokenSettings(Model):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 PORT_MAX: Final = 65_535
@@ -42,7 +43,8 @@ class StoreAddress:
 
     Of a redis+sentinel:// URL `sentinels` are the hosts and ports, the first of which is `host` and `port`,
     and `service` is what they watch; the rest is for the servers that they name. Of a redis+cluster:// URL
-    `nodes` are the hosts and ports, the first of which is `host` and `port`.
+    `nodes` are the hosts and ports, the first of which is `host` and `port`. Of several redis:// URLs
+    `servers` are the hosts and ports, the first of which is `host` and `port`: a master and its replicas.
     """
 
     host: str
@@ -54,6 +56,7 @@ class StoreAddress:
     sentinels: tuple[tuple[str, int], ...] = ()
     service: str = ""
     nodes: tuple[tuple[str, int], ...] = ()
+    servers: tuple[tuple[str, int], ...] = ()
 
     def url_of(self, host: str, port: int) -> str:
         """The URL of this server with the same user, password and database."""
@@ -100,6 +103,27 @@ def parse_store_url(url: str) -> StoreAddress:
         user=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
     )  # fmt: skip
+
+
+def join_store_urls(urls: Sequence[str]) -> StoreAddress:
+    """Read several URLs as one that names the hosts of all of them."""
+    first, *others = addresses = [parse_store_url(url) for url in urls]
+    if not others:
+        return first
+    is_plain = not first.sentinels and not first.nodes
+    return replace(
+        first,
+        sentinels=tuple(place for each in addresses for place in each.sentinels),
+        nodes=tuple(place for each in addresses for place in each.nodes),
+        servers=tuple((each.host, each.port) for each in addresses) if is_plain else (),
+    )
+
+
+def differ_in_hosts_only(urls: Sequence[str]) -> bool:
+    """Whether these URLs of Redis say the same but for their hosts and ports."""
+    nowhere: dict[str, Any] = {"host": "", "port": 0, "sentinels": (), "nodes": ()}
+    rest = {(url.partition("://")[0].lower(), replace(parse_store_url(url), **nowhere)) for url in urls}
+    return len(rest) == 1
 
 
 def _parse_sentinel_url(url: str) -> StoreAddress:

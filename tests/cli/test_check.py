@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pika
 import pytest
+import yaml
 
 from dispatcher.cli.check_findings import Findings, Level
 from dispatcher.cli.check_management import _check_inbound, _check_parking
@@ -70,6 +71,18 @@ def test_all_is_well(run: Run, vhost: Vhost) -> None:
     (note,) = [line for line in result.stdout.splitlines() if "consumer_timeout" in line]
     assert len(note) <= 80
     assert names_on(vhost) == before
+
+
+@pytest.mark.usefixtures("inbound")
+def test_servers_of_redis_in_a_list(run: Run, config_file: Path) -> None:
+    """One server under two names is one master."""
+    written = yaml.safe_load(config_file.read_text())
+    url = written["redis"]["url"]
+    written["redis"] = {"urls": [url, url.replace("127.0.0.1", "localhost")]}
+    config_file.write_text(yaml.safe_dump(written))
+    result = run("check")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "redis: connected to the master of 2 servers, database 0" in result.stdout
 
 
 class _Overview(BaseHTTPRequestHandler):

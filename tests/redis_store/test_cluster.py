@@ -13,6 +13,7 @@ from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.redis_store import LaneStore, probe
 from dispatcher.redis_store.cluster import first_answer, primary_in, slot_of
+from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.cluster_nodes import LocalCluster, ask, port_of, stopped
@@ -102,6 +103,14 @@ async def test_nodes_that_are_away_or_hang_are_passed_over(cluster: LocalCluster
     with stopped(hangs):
         store = await lane.open(gone, timeout_ms=5_000)
     assert store.available
+
+
+async def test_nodes_in_a_list(cluster: LocalCluster, lane: Lane) -> None:
+    primary = cluster.primary(lane.keys.meta)
+    urls = tuple(cluster.url(node) for node in cluster.others(primary)[:2])
+    connection = await RedisConnection.open(RedisSettings(urls=urls), "test", lambda *_: None, lane.keys.meta)
+    connection.abort("seen")
+    assert connection.server["tcp_port"] == str(port_of(primary))
 
 
 async def test_what_is_no_cluster_is_said(own_redis: LocalRedis, cluster: LocalCluster, lane: Lane) -> None:

@@ -80,6 +80,7 @@ def test_no_mistake_in_the_file_shows_one(tmp_path: Path) -> None:
         {"rabbitmq": {"url": "amqp://app:hunter2@127.0.0.1:9/", "urls": ["amqp://app:hunter2@h/"]}},
         {"redis": {"url": "reddis://app:hunter2@h/0"}},
         {"redis": {"url": "redis+sentinel://h/main", "sentinel_password": "hunter2"}},
+        {"redis": {"urls": ["redis://app:hunter2@h/0", "redis://app:other@i/0"]}},
         {"rabbitmq": {"url": "amqp://app:hunter2@h/", "password": "hunter2"}},
         {"http": {"tokens": {"viewer": "hunter2-hunter2-hunter2", "operator": 7}}},
         {"ledger": {"path": "s3://key:hunter2@bucket/l", "max_age": "hunter"}},

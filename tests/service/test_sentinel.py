@@ -8,11 +8,12 @@ import pytest
 import redis
 
 from dispatcher.errors import StoreUnavailable
-from dispatcher.nodes.ports import LOOPBACK
+from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
+from tests.redis_store.cluster_nodes import port_of
 from tests.redis_store.sentinel_node import PROMOTED_S, SERVICE, Watched, is_master, watched_master
 from tests.service.harness import Bench, lane
 from tests.waiting import eventually
@@ -62,6 +63,15 @@ async def test_a_lane_goes_on_when_the_master_is_killed(bench: Bench, watched: W
 async def test_a_lane_goes_on_when_operators_move_the_master(bench: Bench, watched: Watched) -> None:
     """The former one lives, and follows the new one."""
     await _works_over_a_fail_over(bench, watched, killed=False)
+
+
+async def test_sentinels_in_a_list(watched: Watched) -> None:
+    places = (free_ports(1)[0], watched.sentinel.port)
+    down, up = (f"redis+sentinel://{LOOPBACK}:{port}/{SERVICE}" for port in places)
+    for urls in ((down, up), (up,)):
+        connection = await RedisConnection.open(RedisSettings(urls=urls), "test", lambda *_: None)
+        connection.abort("seen")
+        assert connection.server["tcp_port"] == str(port_of(watched.master))
 
 
 async def test_what_sentinel_does_not_know_is_said(watched: Watched) -> None:
