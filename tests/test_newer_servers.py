@@ -16,6 +16,7 @@ from tests.trixie import trixie_folder
 SLICE: Final = (
     "tests/amqp/test_fidelity.py",
     "tests/service/test_relay.py",
+    "tests/service/test_delivery_limit.py",
     "tests/service/test_inbound_queues.py",
     "tests/service/test_rights.py",
     "tests/service/test_without_deprecated.py",

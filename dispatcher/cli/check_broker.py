@@ -20,8 +20,8 @@ from dispatcher.service.queue_kinds import (
     IMPOSSIBLE_CONSUME,
     PRECONDITION_FAILED,
     QUORUM,
+    ArgumentProbe,
     KindProbe,
-    PriorityProbe,
     is_cut,
     kind_named,
     unusable,
@@ -228,12 +228,12 @@ def _check_kind(connection: BlockingConnection, path: str, queue: str, findings:
 
 def _has_priorities(connection: BlockingConnection, queue: str) -> bool | None:
     """As dispatcher.service.queue_kinds.has_priorities."""
-    probe = PriorityProbe(queue)
+    probe = ArgumentProbe.of_priorities(queue)
     _find_out(connection, probe)
     return probe.found
 
 
-def _find_out(connection: BlockingConnection, probe: KindProbe | PriorityProbe) -> None:
+def _find_out(connection: BlockingConnection, probe: KindProbe | ArgumentProbe) -> None:
     """Declare until the probe has its answer."""
     for _ in range(DIFFERENCES_MAX):
         error = refusal(connection, partial(BlockingChannel.queue_declare, **probe.declare))

@@ -12,7 +12,7 @@ from dispatcher.cli.management import management_of, where_else
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import BrokerUnavailable, ConfigurationError
 from dispatcher.nodes.management import Management
-from dispatcher.service.queue_kinds import unusable
+from dispatcher.service.queue_kinds import DELIVERY_LIMIT, default_delivery_limit, unusable
 from dispatcher.service.topology import (
     Kinds,
     kinds_of,
@@ -28,16 +28,12 @@ from dispatcher.wire.protocol import LaneNames
 _HARMFUL_KEYS: Final = ("max-length", "max-length-bytes", "message-ttl", "expires")
 #: One with this drops a message of a quorum queue that came back more often.
 _DELIVERY_LIMIT: Final = "delivery-limit"
-_LIMIT_ARGUMENT: Final = f"x-{_DELIVERY_LIMIT}"
 #: A name as RabbitMQ gives it to a consumer's queue.
 _CONSUMER_QUEUE: Final = "amq.gen-consumer"
 _COLUMNS: Final = "name,type,arguments,effective_policy_definition"
 _ALARMS: Final = {"mem_alarm": "memory", "disk_free_alarm": "disk"}
 #: From this version on RabbitMQ obeys a consumer timeout of a queue or policy, not only its own.
 _OWN_TIMEOUTS_SINCE: Final = (3, 12)
-#: From this version on a quorum queue drops a message that came back this often, unless it has its own limit.
-_DEFAULT_LIMIT_SINCE: Final = 4
-_DEFAULT_LIMIT: Final = 20
 
 
 def check_management(settings: Settings, url: str | None, broker: FoundBroker, findings: Findings) -> None:
@@ -110,21 +106,15 @@ def _check_inbound(path: str, queue: dict[str, Any], version: str, findings: Fin
         findings.problem(f"{path}: {queue['name']!r} {problem}")
     _check_timeout(path, queue["name"], arguments, policy, version, findings)
     if kind == "quorum":
-        limits = [arguments.get(_LIMIT_ARGUMENT), policy.get(_DELIVERY_LIMIT)]
+        limits = [arguments.get(DELIVERY_LIMIT), policy.get(_DELIVERY_LIMIT)]
         limit = min((int(value) for value in limits if isinstance(value, int)), default=None)
         if limit is None:
-            limit = _default_limit(version)
+            limit = default_delivery_limit(version)
         if limit is not None and limit >= 0:
             findings.warning(
                 f"{path}: quorum queue {queue['name']!r} drops a message that came back more than {limit} "
                 "times, and every lost connection of the dispatcher counts; raise its delivery limit"
             )
-
-
-def _default_limit(version: str) -> int | None:
-    """How often a message may come back to a quorum queue that says nothing."""
-    major = int(version.split(".")[0]) if version[:1].isdigit() else 0
-    return _DEFAULT_LIMIT if major >= _DEFAULT_LIMIT_SINCE else None
 
 
 def _check_timeout(
@@ -191,12 +181,12 @@ def _check_parking(names: LaneNames, queues: dict[str, Any], version: str, findi
         policy = queue.get("effective_policy_definition") or {}
         keys = [f"x-{key}" for key in _HARMFUL_KEYS if f"x-{key}" in arguments]
         if queue.get("type") == "quorum":
-            usual = parking_arguments(quorum=True)[_LIMIT_ARGUMENT]
-            limit = arguments.get(_LIMIT_ARGUMENT)
+            usual = parking_arguments(quorum=True)[DELIVERY_LIMIT]
+            limit = arguments.get(DELIVERY_LIMIT)
             if limit is None and _DELIVERY_LIMIT not in policy:
-                limit = _default_limit(version)
+                limit = default_delivery_limit(version)
             if isinstance(limit, int) and 0 <= limit < usual:
-                keys.append(f"{_LIMIT_ARGUMENT} {limit}")
+                keys.append(f"{DELIVERY_LIMIT} {limit}")
         if keys:
             findings.warning(
                 f"lanes.{names.lane}: parking queue {name!r} has {', '.join(keys)}, which makes RabbitMQ "

@@ -43,6 +43,7 @@ from dispatcher.service.leader_look import LeaderLook
 from dispatcher.service.operators import ReloadCall
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.publish_bisect import NOTHING_REJECTED
+from dispatcher.service.queue_kinds import DeliveryLimit
 from dispatcher.service.reloading import Change, change_of
 from dispatcher.service.replicas import Replicas
 from dispatcher.service.session import Session
@@ -143,6 +144,7 @@ class LaneRunner:
         self._url = ""  # of the node that it was connected to last
         self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
         self._unknown: tuple[str, ...] = ()  # inbound queues that may have priorities
+        self._limits: tuple[DeliveryLimit, ...] = ()  # low ones of inbound queues
         self._redis_is_away = False  # it was what ended the last attempt to lead
         self._heir: str | None = None  # to whom the present leadership is given
         self._failed_at_ms: dict[object, int] = {}  # by the kind of failure, since this last led
@@ -299,9 +301,7 @@ class LaneRunner:
         store: LaneStore | None = None
         try:
             await prepare_inbound(link, self._lane)
-            inbound = await refuse_unusable(link, self._lane)
-            self._tell_unknown(inbound.unknown)
-            own = await declare_lane(link, self._names, self._lane, inbound.quorum)
+            own = await declare_lane(link, self._names, self._lane, await self._quorum_inbound(link))
             self._is_new |= own.is_new
             await bind_inbound(link, self._names, self._lane)
             await self._open_shards(link)
@@ -319,7 +319,7 @@ class LaneRunner:
             if self._lane is not self._wanted:
                 self._lane = self._wanted
                 await prepare_inbound(link, self._lane)
-                self._tell_unknown((await refuse_unusable(link, self._lane)).unknown)
+                await self._quorum_inbound(link)
                 await bind_inbound(link, self._names, self._lane)
                 await self._open_shards(link)
             self.state = RunnerState.RECOVERING
@@ -367,6 +367,14 @@ class LaneRunner:
             return "given up"
         return str(session.ended.exception() or "") or None
 
+    async def _quorum_inbound(self, link: Link) -> list[bool]:
+        """Which inbound queues are quorum queues, of which all can be used. Says what may be wrong with them.
+        Raises ConfigurationError."""
+        inbound = await refuse_unusable(link, self._lane)
+        self._tell_unknown(inbound.unknown)
+        self._tell_limits(inbound.limits)
+        return inbound.quorum
+
     def _tell_kept(self, kept: tuple[str, ...]) -> None:
         """Say once which of the lane's own queues are not of the kind that it wants."""
         if kept != self._kept and kept:
@@ -378,6 +386,14 @@ class LaneRunner:
         if queues != self._unknown and queues:
             log.warning("inbound_priorities_unknown", lane=self.name, queues=list(queues), right="configure")
         self._unknown = queues
+
+    def _tell_limits(self, limits: tuple[DeliveryLimit, ...]) -> None:
+        """Say once of which inbound queues messages are dropped that came back too often."""
+        for queue, times, is_default in (limit for limit in limits if limit not in self._limits):
+            unless = ", unless a policy sets another limit" if is_default else ""
+            problem = f"drops or dead-letters a message that came back more than {times} times{unless}"
+            log.warning("delivery_limit_low", lane=self.name, queue=queue, limit=times, problem=problem)
+        self._limits = limits
 
     def _collect_garbage(self) -> None:
         gc.collect()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pamqp import commands
 
@@ -19,6 +19,11 @@ QUORUM: Final = "quorum"
 STREAM: Final = "stream"
 #: Why an inbound queue is refused.
 HAS_PRIORITIES: Final = "has x-max-priority, which reorders redeliveries; use one inbound queue per priority"
+#: An argument of a quorum queue: how often a message may come back before RabbitMQ drops or dead-letters it.
+DELIVERY_LIMIT: Final = "x-delivery-limit"
+#: From this version on a quorum queue has a limit, unless it or a policy says otherwise.
+_DEFAULT_LIMIT_SINCE: Final = 4
+_DEFAULT_LIMIT: Final = 20
 #: Arguments of a consume. No kind of queue takes both, so RabbitMQ refuses it, whoever else reads the queue,
 #: and says of what kind that is. A declare could tell that as well, but it takes the right to configure it.
 IMPOSSIBLE_CONSUME: Final[dict[str, Any]] = {"x-stream-offset": "next", "x-priority": 0}
@@ -86,12 +91,40 @@ def unusable(kind: str, *, has_priorities: bool) -> str | None:
 
 async def has_priorities(link: Link, queue: str) -> bool | None:
     """Whether this classic queue has `x-max-priority`. None: that takes the right to configure it."""
-    probe = PriorityProbe(queue)
+    probe = ArgumentProbe.of_priorities(queue)
     await _find_out(link, probe)
     return probe.found
 
 
-async def _find_out(link: Link, probe: KindProbe | PriorityProbe) -> None:
+class DeliveryLimit(NamedTuple):
+    """How often a message may come back to a quorum queue."""
+
+    queue: str
+    times: int
+    is_default: bool  # RabbitMQ's own. A policy may set another one, which AMQP doesn't say.
+
+
+async def low_delivery_limit(link: Link, queue: str) -> DeliveryLimit | None:
+    """The limit of this quorum queue, if RabbitMQ has a limit by default, and this one is not higher. None
+    also without the right to configure the queue, which it takes to find that out."""
+    default = default_delivery_limit(str(link.server_properties.get("version", "")))
+    if default is None:
+        return None
+    probe = ArgumentProbe.of_delivery_limit(queue)
+    await _find_out(link, probe)
+    if not probe.is_said:
+        return None
+    times = default if probe.value is None else int(probe.value)
+    return DeliveryLimit(queue, times, probe.value is None) if 0 <= times <= default else None
+
+
+def default_delivery_limit(version: str) -> int | None:
+    """How often a message may come back to a quorum queue that says nothing. None: for ever."""
+    major = int(version.split(".")[0]) if version[:1].isdigit() else 0
+    return _DEFAULT_LIMIT if major >= _DEFAULT_LIMIT_SINCE else None
+
+
+async def _find_out(link: Link, probe: KindProbe | ArgumentProbe) -> None:
     """Declare until the probe has its answer."""
     for _ in range(DIFFERENCES_MAX):
         channel = await link.open_channel()
@@ -133,39 +166,55 @@ class KindProbe:
         return False
 
 
-class PriorityProbe:
-    """Finds out whether an existing classic queue has `x-max-priority`.
+class ArgumentProbe:
+    """Finds out whether an existing queue has an argument that is a number, and which one.
 
     A declare that differs is refused with the first difference and the value that the queue has: with that
-    the next declare comes to the next difference. None can succeed, for no queue has such a priority.
+    the next declare comes to the next difference. None can succeed, for no queue has such a number.
     """
 
-    def __init__(self, queue: str) -> None:
-        self.found: bool | None = None  # None: the right to configure the queue is missing
-        self._arguments: dict[str, Any] = {"x-max-priority": "impossible"}
+    def __init__(self, queue: str, argument: str, known: dict[str, Any]) -> None:
+        """`known`: arguments that it has."""
+        self.is_said = False  # RabbitMQ has said what `value` is
+        self.value: str | None = None  # None: the queue has no such argument
+        self._is_refused = False
+        self._argument = argument
+        self._arguments: dict[str, Any] = {**known, argument: "impossible"}
         #: The next declare to try.
         self.declare: dict[str, Any] = {
             "queue": queue, "durable": True, "auto_delete": False, "arguments": self._arguments,
         }  # fmt: skip
 
+    @classmethod
+    def of_priorities(cls, queue: str) -> ArgumentProbe:
+        """Of a classic queue."""
+        return cls(queue, "x-max-priority", {})
+
+    @classmethod
+    def of_delivery_limit(cls, queue: str) -> ArgumentProbe:
+        """Of a quorum queue."""
+        return cls(queue, DELIVERY_LIMIT, {"x-queue-type": QUORUM})
+
+    @property
+    def found(self) -> bool | None:
+        """Whether it has the argument. None: the right to configure the queue is missing. If RabbitMQ does
+        not say it otherwise: no, as most queues."""
+        return None if self._is_refused else self.value is not None
+
     def learn(self, code: int, text: str) -> bool:
-        """Take the refusal of the declare. True: try the next one; else `found` is the answer."""
-        if code == ACCESS_REFUSED:
-            return False
+        """Take the refusal of the declare. True: try the next one; else this is the answer."""
+        self._is_refused = code == ACCESS_REFUSED
         difference = _DIFFERENCE.search(text)
         if code != PRECONDITION_FAILED or difference is None:
-            self.found = False  # RabbitMQ does not say it; most queues have none
             return False
         name, value = difference["name"], difference["value"]
-        if name == "x-max-priority":
-            self.found = value is not None
+        if name == self._argument:
+            self.is_said, self.value = True, value
             return False
         if name in ("durable", "auto_delete"):
             before, self.declare[name] = self.declare[name], value == "true"
             return bool(before != self.declare[name])
-        is_learnt = _learn_argument(difference, self._arguments)
-        self.found = None if is_learnt else False
-        return is_learnt
+        return _learn_argument(difference, self._arguments)
 
 
 def _learn_argument(difference: re.Match[str], arguments: dict[str, Any]) -> bool:

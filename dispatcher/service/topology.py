@@ -18,8 +18,10 @@ from dispatcher.service.queue_kinds import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     QUORUM,
+    DeliveryLimit,
     has_priorities,
     kind_of_queue,
+    low_delivery_limit,
     unusable,
 )
 from dispatcher.settings import LaneSettings, QueueKind
@@ -320,12 +322,13 @@ class InboundKinds(NamedTuple):
 
     quorum: list[bool]  # which of them are quorum queues
     unknown: tuple[str, ...]  # classic ones that may have priorities: the right to find that out is missing
+    limits: tuple[DeliveryLimit, ...]  # low ones of quorum queues
 
 
 async def refuse_unusable(link: Link, lane: LaneSettings) -> InboundKinds:
     """Raises ConfigurationError, which names all inbound queues of a kind in which no order is kept, or of
     which the kind is not known."""
-    problems, unknown, quorum = [], [], []
+    problems, unknown, quorum, limits = [], [], [], []
     for index, inbound in enumerate(lane.inbound):
         path, queue = f"lanes.{lane.name}.inbound[{index}].queue", inbound.queue
         try:
@@ -336,6 +339,8 @@ async def refuse_unusable(link: Link, lane: LaneSettings) -> InboundKinds:
             problems.append(f"{path}: the kind of {queue!r} can't be found out: {refused}")
             continue
         quorum.append(kind == QUORUM)
+        if kind == QUORUM and (limit := await low_delivery_limit(link, queue)) is not None:
+            limits.append(limit)
         has = await has_priorities(link, queue) if kind == CLASSIC else False
         if has is None:
             unknown.append(queue)
@@ -343,4 +348,4 @@ async def refuse_unusable(link: Link, lane: LaneSettings) -> InboundKinds:
             problems.append(f"{path}: {queue!r} {problem}")
     if problems:
         raise ConfigurationError(problems)
-    return InboundKinds(quorum, tuple(unknown))
+    return InboundKinds(quorum, tuple(unknown), tuple(limits))

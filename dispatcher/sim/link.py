@@ -28,6 +28,7 @@ class SimLink:
     """What `dispatcher.amqp.link.Link` promises, as far as the service uses it."""
 
     frame_max = 131_072
+    server_properties: Final[dict[str, Any]] = {"version": "3.10"}
 
     def __init__(self, process: ProcessLoop, on_events: Callable[[list[ConnectionEvent]], None]) -> None:
         self._process = process
