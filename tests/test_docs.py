@@ -17,6 +17,7 @@ from dispatcher.cli import app
 from dispatcher.errors import DispatcherError
 from dispatcher.http.metrics import registry
 from dispatcher.http.server import HttpServer
+from dispatcher.redis_store.connection import VERSION_MIN
 from dispatcher.settings import (
     GROUP_PROPERTIES,
     HttpSettings,
@@ -113,6 +114,12 @@ def shown(key: str, default: Any) -> str:
 def test_every_configuration_key_is_documented_with_its_default() -> None:
     documented = {codes(cells[0])[0]: cells[1] for cells in rows("key")}
     assert documented == {key: shown(key, default) for key, default in schema_keys().items()}
+
+
+def test_the_least_version_of_redis_is_named() -> None:
+    least = ".".join(map(str, VERSION_MIN))
+    assert f"| Redis | {least} to " in (DOCS.parent / "README.md").read_text()
+    assert f"It must be {least} or newer" in OPERATIONS
 
 
 def test_every_property_that_can_name_a_group_is_documented() -> None:

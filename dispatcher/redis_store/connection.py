@@ -25,7 +25,7 @@ from dispatcher.redis_store.sentinel import master_of
 from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem, silence_problem
 from dispatcher.settings import RedisSettings
 
-#: XTRIM MINID and exclusive ranges came with it.
+#: XTRIM MINID, ZADD GT and an exclusive start of XRANGE came with it.
 VERSION_MIN: Final = (6, 2)
 #: How often, within the timeout, the connection looks whether an answer is overdue.
 _LOOKS_PER_TIMEOUT: Final = 4
@@ -382,7 +382,8 @@ def version_problem(server: dict[str, str]) -> str | None:
     version = server.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < VERSION_MIN:
-        return f"this is Redis {version}; the dispatcher needs 6.2 or later"
+        least = ".".join(map(str, VERSION_MIN))
+        return f"this is Redis {version}; the dispatcher needs {least} or later"
     return None
 
 
