@@ -14,6 +14,7 @@ DispatcherError
 ├── CommandRefused          an operator's command can't be done; nothing changed
 ├── NoAnswer                no dispatcher answered a command in time: it may still be carried out
 ├── ConsumerRefused         the dispatcher does not take this consumer
+├── SettlesInDoubt          settles of a consumer may not count: others may get the messages again
 └── SendFailed              RabbitMQ did not take a producer's message
 
 An expected race (late settle, stale incarnation, consumer gone) is an outcome with a counter, never one
@@ -120,6 +121,10 @@ class NoAnswer(DispatcherError):
 
 class ConsumerRefused(DispatcherError):
     """The dispatcher does not take this consumer; the text says why."""
+
+
+class SettlesInDoubt(DispatcherError):
+    """Settles of a consumer since its last `flush` may not count, though RabbitMQ may have confirmed them."""
 
 
 class SendFailed(DispatcherError):

@@ -137,9 +137,11 @@ class BlockingGroupConsumer(ConsumerBase):
         self._until(lambda: engine.joined, timeout_s)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker has confirmed every settle so far. Raises TimeoutError."""
-        _, engine = self._opened()
-        self._until(lambda: engine.all_confirmed, timeout_s)
+        """Wait until every settle so far counts, see `GroupConsumer.flush`. Raises TimeoutError, and
+        SettlesInDoubt if some may not count."""
+        (_, engine), told_before = self._opened(), self._doubts_told
+        self._until(engine.flushed, timeout_s)
+        self._tell_doubts(told_before, engine.doubts)
 
     def stop(self) -> None:
         """Leave: nothing new comes, and iteration or `run` ends when everything in hand is settled."""

@@ -73,14 +73,21 @@ class GroupConsumer(ConsumerBase):
         await self._inbox.until(lambda: engine.joined)
 
     async def flush(self) -> None:
-        """Wait until RabbitMQ has confirmed every settle so far.
+        """Wait until every settle so far counts: no crash undoes it then.
 
-        They count if the dispatcher has not taken this consumer back before, because it was cut off: then
-        others get these messages again, although they were processed here, and the consumer says that it has
-        lost what it had in hand. No crash undoes a settle that counts.
+        That is when RabbitMQ has confirmed it. If it had to wait for a new connection, it is when the
+        dispatcher has welcomed the consumer there, too.
+
+        Raises SettlesInDoubt if the dispatcher took this consumer back meanwhile, because it was cut off or
+        evicted, or if the consumer was ended: settles since the last flush that did not raise may not count,
+        and others may get these messages again, although they were processed here. The consumer goes on, and
+        the next flush is about later settles.
+
+        An eviction at the very moment of a flush can't be seen: its `dispatch.taken` comes a little later.
         """
-        engine = self._opened()
-        await self._inbox.until(lambda: engine.all_confirmed)
+        engine, told_before = self._opened(), self._doubts_told
+        await self._inbox.until(engine.flushed)
+        self._tell_doubts(told_before, engine.doubts)
 
     def stop(self) -> None:
         """Leave: nothing new comes, and iteration or `run` ends when everything in hand is settled."""

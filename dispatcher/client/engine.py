@@ -146,10 +146,14 @@ class ConsumerEngine(Generic[M]):
         """The lane's policy, as far as a welcome has told it."""
         return self._membership.retry
 
+    def flushed(self) -> bool:
+        """No settle of the present incarnation so far is in doubt any more."""
+        return self._membership.member.flushed()
+
     @property
-    def all_confirmed(self) -> bool:
-        """The broker has confirmed every settle so far."""
-        return self._membership.member.settling.done
+    def doubts(self) -> int:
+        """Grows whenever an incarnation has ended with settles that may not count."""
+        return self._membership.doubts
 
     # --- the link's facts -----------------------------------------------------------------------------
 

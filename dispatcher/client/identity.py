@@ -14,7 +14,7 @@ from dispatcher.client.engine import ConsumerEngine, Listener
 from dispatcher.client.links import Endpoint, Loop, MakeLink, Tls
 from dispatcher.client.membership import OFFLINE_LIMIT_MS, LaneMembership
 from dispatcher.client.shards import ShardsEngine
-from dispatcher.errors import ConfigurationError
+from dispatcher.errors import ConfigurationError, SettlesInDoubt
 from dispatcher.wire.protocol import (
     DEFAULT_PREFIX,
     PREFETCH_MAX,
@@ -114,8 +114,18 @@ class ConsumerBase(ABC):
             endpoint, names, consumer_id, prefetch, offline_limit_ms, user, sharded
         )
         self._signals = 0
+        self._doubts_told = 0
         self._set_up()
 
     @abstractmethod
     def _set_up(self) -> None:
         """Make what belongs to this kind of consumer."""
+
+    def _tell_doubts(self, told_before: int, doubts: int) -> None:
+        """The end of a flush. Each of several at a time tells what has happened since it began."""
+        if doubts > told_before:
+            self._doubts_told = doubts
+            raise SettlesInDoubt(
+                f"consumer {self._identity.consumer} was taken back or ended before all its settles surely "
+                "counted: those since the last flush may not count, so others may get these messages again"
+            )

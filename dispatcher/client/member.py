@@ -167,6 +167,8 @@ class Member(Generic[C]):
         Everything in hand stays in hand: the next join names it, and `dispatch.taken` is the answer if
         it has gone to others.
         """
+        if self.standing is Standing.JOINED and self.settling.done:
+            self.settling.unsure = False  # the dispatcher reads what was confirmed before it takes us back
         self.settling.connection_lost()
         self.begun.connection_lost()
         self._await_no_more()
@@ -266,6 +268,22 @@ class Member(Generic[C]):
     def leave(self) -> None:
         """Get no new messages, finish those in hand, and end."""
         self.wish = Wish.LEAVE
+
+    @property
+    def in_doubt(self) -> bool:
+        """Settles may not count: RabbitMQ has not confirmed them; or it has, over a new queue, and the
+        dispatcher, which may have taken this incarnation back before, has not welcomed that one."""
+        settling = self.settling
+        if self.standing is Standing.OVER:
+            return settling.unsure
+        return not settling.done or (settling.unsure and self.standing is not Standing.JOINED)
+
+    def flushed(self) -> bool:
+        """All settles so far count, unless it is being evicted at this moment."""
+        if self.in_doubt:
+            return False
+        self.settling.unsure = False
+        return True
 
     # --- orders ---------------------------------------------------------------------------------------
 
@@ -447,6 +465,10 @@ class Member(Generic[C]):
             self.wish = Wish.RENEW
 
     def _finish(self, end: End, reason: str = "") -> None:
+        if end is not End.TAKEN:
+            self.settling.unsure = self.in_doubt
+        elif self.wish is not Wish.STAY and not self.in_hand and self.standing is Standing.JOINED:
+            self.settling.unsure = False  # it is the answer to the leave: all settles were read
         self._become(Standing.OVER)
         self.end = end
         self.end_reason = reason

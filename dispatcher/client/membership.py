@@ -60,6 +60,7 @@ class LaneMembership(Generic[M]):
         self._offline_limit_ms = offline_limit_ms
         self._tokens = count(1)  # over all incarnations: a late confirm can't mean another's message
         self.over = False
+        self.doubts = 0  # so often settles were given that may not count
         self.ever_welcomed = False
         self.waits_for_another = False  # the dispatcher said that another consumer of this id is there
         self.retry = RetryPolicy()  # the lane's; until the first welcome what a lane has by default
@@ -131,7 +132,9 @@ class LaneMembership(Generic[M]):
         """The application's word on a message. False: it was lost before."""
         member = self.member
         if member.in_hand.get(message.seq) is not message:
-            return False  # of a former incarnation, whose numbers mean nothing now
+            # Of a former incarnation, whose numbers mean nothing now. Another thread has just settled it.
+            self.doubts += 1
+            return False
         if reason is None:
             return member.acked(message.seq, now_ms)
         return member.failed(FailedMessage(seq=message.seq, reason=reason, attempts=attempts), now_ms)
@@ -160,6 +163,7 @@ class LaneMembership(Generic[M]):
     def _succeeded(self, now_ms: int, orders: list[MemberOrder]) -> bool:
         """Whether a new incarnation took the place of the one that has ended."""
         ended = self.member
+        self.doubts += ended.in_doubt
         if lost := self.abandon():
             orders.append(Lose(lost, ended.end_reason))
         if ended.end is End.REFUSED:
@@ -181,6 +185,7 @@ class LaneMembership(Generic[M]):
     def end(self, error: Exception | None) -> list[MemberOrder]:
         """Be over at once, without another word to the dispatcher."""
         orders: list[MemberOrder] = []
+        self.doubts += self.member.in_doubt
         if lost := self.abandon():
             orders.append(Lose(lost, str(error or "the consumer was closed")))
         self._finish(error, orders)

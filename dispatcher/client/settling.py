@@ -33,6 +33,8 @@ class Settling:
         self._unconfirmed: dict[int, Settle] = {}
         #: Failures of this incarnation: a copy that comes again is failed again, never acked.
         self.failures: dict[int, FailedMessage] = {}
+        #: Settles were given since somebody last made sure that all so far count.
+        self.unsure = False
 
     def ack(self, seq: int, now_ms: int) -> None:
         self._acked.add(seq)
@@ -53,6 +55,7 @@ class Settling:
         if not self._count:
             self._first_at_ms = now_ms
         self._count += 1
+        self.unsure = True
 
     def due_at_ms(self, *, nothing_in_hand: bool) -> int | None:
         """When `take` should be called: 0 at once, None if there is nothing to tell."""

@@ -37,6 +37,7 @@ class ShardsEngine(Generic[M]):
         self._shards = 0  # not known yet
         self._error: Exception | None = None
         self._engines: dict[int, ConsumerEngine[M]] = {}
+        self._former_doubts = 0  # of engines that have ended
         self._add(1, 1)  # until it is known how many share the prefetch
 
     def _add(self, number: int, prefetch: int) -> ConsumerEngine[M]:
@@ -89,9 +90,12 @@ class ShardsEngine(Generic[M]):
     def retry(self) -> RetryPolicy:
         return next((engine.retry for engine in self._engines.values()), RetryPolicy())
 
+    def flushed(self) -> bool:
+        return all([engine.flushed() for engine in self._engines.values()])
+
     @property
-    def all_confirmed(self) -> bool:
-        return all(engine.all_confirmed for engine in self._engines.values())
+    def doubts(self) -> int:
+        return self._former_doubts + sum(engine.doubts for engine in self._engines.values())
 
     # --- the engines' facts ---------------------------------------------------------------------------
 
@@ -120,7 +124,8 @@ class ShardsEngine(Generic[M]):
 
     def ended(self, number: int, error: Exception | None) -> None:
         """Without an error: in that shard. With one: in all of them."""
-        self._engines.pop(number, None)
+        engine = self._engines.pop(number, None)
+        self._former_doubts += engine.doubts if engine is not None else 0
         if error is not None:
             self.end(error)
         elif number <= self._shards and not self._is_leaving:  # it left, and now there are as many again

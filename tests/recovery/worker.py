@@ -12,6 +12,7 @@ it is stuck: what it works at does not end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import random
 import signal
@@ -29,6 +30,7 @@ from dispatcher.client import (
     Message,
     RejectMessage,
 )
+from dispatcher.errors import SettlesInDoubt
 from dispatcher.judge.record import UNGROUPED, MessageKey, RecordWriter
 from tests.recovery.rules import FAILED, is_failing, is_mending
 
@@ -189,9 +191,10 @@ async def _with_notes(consumer: GroupConsumer, work: Work, run: Any) -> None:
     async def note_confirms() -> None:
         while True:
             done = work.take_done()
-            await consumer.flush()
-            await consumer.joined()
-            work.confirmed(done)
+            with contextlib.suppress(SettlesInDoubt):
+                await consumer.flush()
+                await consumer.joined()
+                work.confirmed(done)
             await asyncio.sleep(CONFIRM_INTERVAL_S)  # sleeps: between two looks
 
     loop = asyncio.get_running_loop()
@@ -257,9 +260,10 @@ def run_blocking(consumer: BlockingGroupConsumer, work: Work) -> None:
         while True:
             # One round later: `settled` is set a moment before the settle is on its way.
             later = work.take_done()
-            consumer.flush()
-            consumer.joined()
-            work.confirmed(done)
+            with contextlib.suppress(SettlesInDoubt):
+                consumer.flush()
+                consumer.joined()
+                work.confirmed(done)
             done = later
             time.sleep(CONFIRM_INTERVAL_S)  # sleeps: between two looks
 
