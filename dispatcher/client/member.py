@@ -14,6 +14,7 @@ be reached from everywhere; `end` says how.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -21,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from dispatcher.client.begun import SMALL, BegunMessages
 from dispatcher.client.group_order import GroupOrder
 from dispatcher.client.orders import MemberOrder, OpenQueue, Publish
-from dispatcher.client.pacing import Backoff
+from dispatcher.client.pacing import Backoff, Chance
 from dispatcher.client.ranges import SeqRanges
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.settling import COALESCE_MS, Settling
@@ -115,6 +116,7 @@ class Member(Generic[C]):
         concurrency: int = 1,
         wake: Callable[[], None] = lambda: None,
         bundle: BundleLimits | None = None,
+        chance: Chance = random.random,
     ) -> None:
         self.consumer = consumer
         self.incarnation = incarnation
@@ -140,7 +142,7 @@ class Member(Generic[C]):
         self._seen = SeqRanges()
         self._order = GroupOrder()
         self._epoch = 0  # the highest one of the copies that it took
-        self._backoff = Backoff()
+        self._backoff = Backoff(chance)
         self._heartbeat_ms = HEARTBEAT_BEFORE_WELCOME_MS
         self._offline_limit_ms = offline_limit_ms
         self._offline_since_ms = now_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Final, Generic, TypeVar
@@ -11,6 +12,7 @@ from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy, Numbers, read_numbers
 from dispatcher.client.member import End, Member, Standing, Wish
 from dispatcher.client.orders import Finish, Lose, MemberOrder
+from dispatcher.client.pacing import Chance
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
 from dispatcher.errors import ConsumerRefused
@@ -51,8 +53,10 @@ class LaneMembership(Generic[M]):
         offline_limit_ms: int,
         now_ms: int,
         bundle: BundleLimits | None = BUNDLE,
+        chance: Chance = random.random,
     ) -> None:
         self.consumer = consumer
+        self._chance = chance  # of the pauses between attempts to connect
         self._bundle = bundle
         self._prefetch = prefetch
         self._make_message = make_message
@@ -82,7 +86,7 @@ class LaneMembership(Generic[M]):
         return Member(
             self.consumer, self._new_incarnation(), self._prefetch, tokens=self._tokens,
             offline_limit_ms=self._offline_limit_ms, now_ms=now_ms, leftovers=leftovers,
-            concurrency=self._concurrency, wake=lambda: self.wake(), bundle=self._bundle,
+            concurrency=self._concurrency, wake=lambda: self.wake(), bundle=self._bundle, chance=self._chance,
         )  # fmt: skip
 
     # --- facts ----------------------------------------------------------------------------------------

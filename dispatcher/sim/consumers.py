@@ -204,7 +204,7 @@ class ConsumerMachine:
             make_message=lambda numbers, raw, body: Copy(numbers, raw, body, self._settle),
             new_incarnation=lambda: f"{process.name}-{next(incarnations)}",
             offline_limit_ms=OFFLINE_LIMIT_MS, now_ms=self.world.scheduler.now_ms,
-            bundle=self._bundle_limits(),
+            bundle=self._bundle_limits(), chance=lambda: 0.0,  # the chance of a run is its seed's
         )  # fmt: skip
         membership.limit(self.plan.concurrency)
         self.membership = membership

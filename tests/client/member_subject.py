@@ -31,11 +31,12 @@ class Copy:
 class Subject:
     """A member with a clock, and what it ordered last."""
 
-    def __init__(self, prefetch: int = 10) -> None:
+    def __init__(self, prefetch: int = 10, left_out: float = 0) -> None:
         self.now_ms = 1_000
         self.member: Member[Copy] = Member(
-            "c1", "uuid-1", prefetch, tokens=count(1), offline_limit_ms=OFFLINE_LIMIT_MS, now_ms=self.now_ms
-        )
+            "c1", "uuid-1", prefetch, tokens=count(1), offline_limit_ms=OFFLINE_LIMIT_MS, now_ms=self.now_ms,
+            chance=lambda: left_out,
+        )  # fmt: skip
 
     def poll(self, after_ms: int = 0) -> list[MemberOrder]:
         self.now_ms += after_ms

@@ -13,6 +13,7 @@ from dispatcher.client.member import (
     Wish,
 )
 from dispatcher.client.orders import OpenQueue, Publish
+from dispatcher.client.pacing import Backoff
 from dispatcher.errors import InvalidTransition
 from dispatcher.wire.protocol import FailedMessage, Join, Leave
 from tests.client.member_subject import OFFLINE_LIMIT_MS, Copy, Subject, ordered
@@ -58,18 +59,37 @@ def test_a_connection_lost_in_a_gap_repeats_settles_too(joined: Subject) -> None
     assert joined.said()[0] == order.message
 
 
-def test_the_first_attempt_is_immediate_the_others_at_most_a_second_apart(joined: Subject) -> None:
-    joined.lose_connection()
+def waits_of(subject: Subject) -> list[int]:
+    """Before eight attempts to connect, after the loss of a connection that worked."""
+    subject.join()
+    subject.lose_connection()
     waits = []
     for _ in range(8):
-        deadline_ms = joined.member.next_deadline_ms()
+        deadline_ms = subject.member.next_deadline_ms()
         assert deadline_ms is not None
-        waits.append(deadline_ms - joined.now_ms)
-        assert isinstance(joined.poll(waits[-1])[0], OpenQueue)
-        joined.lose_connection()  # the attempt failed
+        waits.append(deadline_ms - subject.now_ms)
+        assert isinstance(subject.poll(waits[-1])[0], OpenQueue)
+        subject.lose_connection()  # the attempt failed
+    return waits
+
+
+def test_the_first_attempt_is_immediate_the_others_at_most_a_second_apart() -> None:
+    waits = waits_of(Subject())
     assert waits[0] == 0
     assert waits == sorted(waits)
     assert waits[-1] == 1_000
+
+
+def test_up_to_half_of_each_pause_is_left_out() -> None:
+    assert waits_of(Subject(left_out=1)) == [wait // 2 for wait in waits_of(Subject())]
+
+
+def test_those_who_lost_one_broker_do_not_come_back_in_step() -> None:
+    several = [Backoff() for _ in range(20)]
+    for _ in range(8):
+        pauses = [backoff.next_delay_ms() for backoff in several]
+    assert len(set(pauses)) > 1
+    assert all(500 <= pause <= 1_000 for pause in pauses)
 
 
 def test_what_comes_from_a_lost_queue_is_not_handed_over(joined: Subject) -> None:
