@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from pamqp import base
 
+from dispatcher.addresses import connect_to_any
 from dispatcher.amqp.connection import CODE_FRAME_ERROR, Connection, ConnectionState
 from dispatcher.amqp.events import ConnectionClosed, ConnectionEvent, Fetched
 from dispatcher.amqp.tls import login, tls_context
@@ -109,8 +110,8 @@ class Link(asyncio.Protocol):
         server_name = (settings.server_name or address.host) if context else None
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(
-                    lambda: link, address.host, address.port, ssl=context, server_hostname=server_name
+                await connect_to_any(
+                    lambda: link, address.host, address.port, context=context, server_name=server_name
                 )
                 await link._opened
         except TimeoutError:

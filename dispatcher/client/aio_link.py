@@ -26,6 +26,7 @@ from aiormq.exceptions import (
 from pamqp.commands import Basic
 from yarl import URL
 
+from dispatcher.addresses import connect_to_any
 from dispatcher.alarm import Timer
 from dispatcher.client.library_logs import mark_as_ours
 from dispatcher.client.links import (
@@ -92,9 +93,9 @@ class _TappedTransport(TransportFactory):
         endpoint = self._endpoint
         reader = _TappedReader(self._tap, self._tapped)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.create_connection(
+        transport = await connect_to_any(
             lambda: protocol, endpoint.address.host, endpoint.address.port,
-            ssl=endpoint.context, server_hostname=endpoint.server_name,
+            context=endpoint.context, server_name=endpoint.server_name,
         )  # fmt: skip
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 

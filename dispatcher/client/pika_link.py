@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 
 import pika
 from pika import exceptions
+from pika.adapters.select_connection import SelectorIOServicesAdapter
 from pika.spec import Basic
 
 from dispatcher.alarm import Timer
@@ -52,6 +54,17 @@ class _TappedConnection(pika.SelectConnection):  # type: ignore[misc]  # pika pu
         super()._on_connection_workflow_done(conn_or_exc() if isinstance(conn_or_exc, type) else conn_or_exc)
 
 
+class AnyAddress(SelectorIOServicesAdapter):  # type: ignore[misc]
+    """The addresses of a name come in random order, see dispatcher.addresses."""
+
+    def getaddrinfo(self, host: str, port: int, on_done: Callable[[Any], None], **options: Any) -> Any:
+        def found(places: Any) -> None:
+            failed = isinstance(places, BaseException)
+            on_done(places if failed else random.sample(places, len(places)))
+
+        return super().getaddrinfo(host, port, found, **options)
+
+
 class _RawProperties:
     """Properties that are on the wire exactly the bytes that were written for them."""
 
@@ -66,6 +79,8 @@ class _RawProperties:
 
 class PikaLink:
     """See Link. Every method is called in the I/O thread."""
+
+    services_type = AnyAddress  # all that a test replaces
 
     def __init__(self, endpoint: Endpoint, receiver: Receiver, io: IoThread) -> None:
         self._nodes = NodesInTurn(endpoint)
@@ -101,7 +116,7 @@ class PikaLink:
             self._connection = _TappedConnection(
                 self._tapped, _parameters(self._endpoint), on_open_callback=self._connected,
                 on_open_error_callback=self._connection_closed, on_close_callback=self._connection_closed,
-                custom_ioloop=self._io.ioloop,
+                custom_ioloop=self.services_type(self._io.ioloop),
             )  # fmt: skip
 
     def publish(self, publication: Publication) -> None:

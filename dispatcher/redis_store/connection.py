@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 import re
-import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import hiredis
 
+from dispatcher.addresses import connect_to_any
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.redis_store.cluster import SLOTS, failure_of, first_answer, primary_in, slot_of
 from dispatcher.redis_store.scripts import Argument, pack
@@ -194,21 +194,12 @@ class RedisConnection(asyncio.Protocol):
         address = self._settings.address
         context = client_context(self._settings) if address.tls else None
         server_name = (self._settings.server_name or address.host) if address.tls else None
-        failure: OSError | UnicodeError = OSError("its name has no address")
         try:
-            found = await self._loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:  # the latter for a host that is no name
+            await connect_to_any(
+                lambda: self, address.host, address.port, context=context, server_name=server_name
+            )
+        except (OSError, UnicodeError) as error:
             raise connect_problem(self._settings, error) from None
-        # In any order: one of a name's servers may be away for long, or be a replica.
-        for *_, place in random.sample(found, len(found)):
-            try:
-                await self._loop.create_connection(
-                    lambda: self, str(place[0]), address.port, ssl=context, server_hostname=server_name
-                )
-                return
-            except OSError as error:
-                failure = error
-        raise connect_problem(self._settings, failure) from None
 
     async def _log_in(self) -> None:
         address = self._settings.address
