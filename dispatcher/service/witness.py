@@ -25,7 +25,7 @@ POLL_S: Final = 0.1
 #: If the node of a witness that moves is away RabbitMQ 3.10 says so at once, RabbitMQ 4.0 after a minute. One
 #: that is not there in this time counts as gone: that costs a wait.
 ANSWER_S: Final = 1.0
-#: RabbitMQ 3.10 deletes a queue only when its node is there.
+#: Between two attempts to delete a queue whose node is away.
 AWAY_S: Final = 10.0
 #: Messages of others in the witness queue, which prove nothing: so many are dropped at a time.
 FOREIGN_MAX: Final = 100
@@ -120,6 +120,8 @@ class Witness:
         """False: the node that has it is away. If we die in between, the next leader waits for nothing."""
         queue, exchange = self._names.witness, self._names.exchange
         classic: dict[str, Any] = {"x-queue-type": "classic"}
+        if not await self._may_be_deleted():
+            return False
         try:
             await self._link.call(self._channel, commands.Queue.Delete(queue=queue))
         except ChannelRefused as refused:
@@ -131,3 +133,21 @@ class Witness:
         bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=queue)
         await self._link.call(self._channel, bind)
         return True
+
+    async def _may_be_deleted(self) -> bool:
+        """RabbitMQ 4.0 ends the connection (541) when a queue is deleted whose node was stopped in order; it
+        says at once that nobody can use such a queue. One whose node was killed it deletes at once, and says
+        that only after a minute."""
+        may = True
+        try:
+            async with asyncio.timeout(self.answer_s):
+                await self._link.call(self._channel, QueueDeclare(queue=self._names.witness, passive=True))
+                return True
+        except TimeoutError:
+            pass
+        except ChannelRefused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+            may = not refused.is_out_of_reach
+        self._channel = await self._link.open_channel()
+        return may

@@ -11,7 +11,7 @@ from typing import Any
 import pika
 import pytest
 
-from dispatcher.errors import ChannelRefused
+from dispatcher.errors import ChannelRefused, DispatcherError
 from dispatcher.nodes import LocalCluster, with_vhost
 from dispatcher.nodes.local_cluster import ClusterNode
 from dispatcher.service.lane_runner import LaneRunner
@@ -128,6 +128,38 @@ async def test_a_lost_node_of_classic_queues_is_no_fault_of_the_configuration(
         await asyncio.to_thread(cluster.nodes[2].start)
         await asyncio.to_thread(cluster.wait_for, cluster.nodes)
         await prepare("there", *others)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_witness_whose_node_is_away_ends_no_leadership(
+    cluster: LocalCluster, vhost: Vhost, *, is_killed: bool
+) -> None:
+    """RabbitMQ 4.0 ends the connection on which the queue is deleted (541) if its node was stopped in order.
+    If it was killed, RabbitMQ 4.0 deletes the queue before the node is back."""
+    urls = [with_vhost(url, vhost.name) for url in cluster.amqp_urls[1:]]
+    async with bench_of(vhost) as bench:
+        client = await bench.client()
+        await client.declare("in", x_queue_type="quorum")
+        await bench.run(changes={"rabbitmq": {"urls": urls}}, orders=lane())
+        consumer = await bench.joined("one")
+        former = await eventually(lambda: witness_node(cluster, bench), what="a witness")
+        away = next(node for node in cluster.nodes if node.node == former)
+        await asyncio.to_thread(away.kill9 if is_killed else away.stop)
+        client.send("in", b"0", "a")
+        await consumer.has(1, timeout_s=STALL_S)
+        led = bench.runners[LANE].leaderships
+        if not is_killed or client.broker_version < (4,):
+            await asyncio.to_thread(away.start)
+        await eventually(lambda: witness_node(cluster, bench) not in (None, former), what="a new witness")
+        assert bench.runners[LANE].leaderships == led
+
+
+def witness_node(cluster: LocalCluster, bench: Bench) -> str | None:
+    """Where the lane's witness is; None while it is nowhere."""
+    try:
+        return cluster.leader_of(bench.names().witness, bench.vhost.name)
+    except DispatcherError:
+        return None
 
 
 async def test_a_command_whose_sender_was_at_a_lost_node_costs_no_leadership(
