@@ -1,4 +1,4 @@
-"""A private cluster of RabbitMQ nodes, which can be stopped, killed, frozen and lost one by one."""
+"""A private cluster of RabbitMQ nodes, which can be stopped, killed, frozen, lost and replaced one by one."""
 
 from __future__ import annotations
 
@@ -60,6 +60,14 @@ class ClusterNode(LocalRabbitMQ):
     def start_app(self) -> None:
         """`rabbitmqctl start_app`. Raises DispatcherError."""
         self._start_at_last(lambda: self.evaluate("rabbit:start()"))
+
+    def drain(self) -> None:
+        """`rabbitmq-upgrade drain`: clients are sent away, other nodes lead its queues. A start ends that."""
+        self.evaluate("rabbit_maintenance:drain()")
+
+    def is_spare(self) -> bool:
+        """One look of `rabbitmq-upgrade await_online_quorum_plus_one`: no quorum queue needs this node."""
+        return self.evaluate("rabbit_upgrade_preparation:await_online_quorum_plus_one(1)") == "true"
 
     def part_from(self, others: Iterable[ClusterNode]) -> None:
         """Lose these nodes from sight, both ways and at once, until `meet`. Clients still reach all nodes.
@@ -135,13 +143,21 @@ class LocalCluster:
         partition_handling: str = PAUSE_MINORITY,
     ) -> None:  # fmt: skip
         (self._epmd_port,) = free_ports(1)
-        cookie = secrets.token_hex(16)
-        lines = [f"cluster_partition_handling = {partition_handling}", *config]
+        self._cookie = secrets.token_hex(16)
+        self._config = [f"cluster_partition_handling = {partition_handling}", *config]
+        self._plugins = tuple(plugins)
+        self._ticktime_s = ticktime_s
         self._mapper = GuardedProcess("epmd")
-        self.nodes = [ClusterNode(lines, plugins, self._epmd_port, cookie, ticktime_s) for _ in range(size)]
-        first, *others = self.nodes
-        for node in others:
-            node.config += _peers(first, node)
+        self.nodes: list[ClusterNode] = []
+        for _ in range(size):
+            self._lay_out_another()
+
+    def _lay_out_another(self) -> ClusterNode:
+        node = ClusterNode(self._config, self._plugins, self._epmd_port, self._cookie, self._ticktime_s)
+        if self.nodes:
+            node.config += _peers(self.nodes[0], node)
+        self.nodes.append(node)
+        return node
 
     @property
     def amqp_urls(self) -> list[str]:
@@ -168,9 +184,43 @@ class LocalCluster:
         """The name of the node that leads a quorum queue, or has a classic one; as far as a node that runs
         knows. Raises DispatcherError when there is no such queue."""
         name = f'rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)'
-        asked = next(node for node in self.nodes if node.sees())
-        said = asked.evaluate(f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), amqqueue:qnode(Q)")
+        said = self._ask(f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), amqqueue:qnode(Q)")
         return said.strip(" '")
+
+    def forget(self, lost: ClusterNode) -> None:
+        """`rabbitmqctl forget_cluster_node`: this one was killed, and never comes back. Its data is removed,
+        no quorum queue counts its member any more. Raises DispatcherError."""
+        lost.close()
+        self.nodes.remove(lost)
+        self._ask(f"rabbit_mnesia:forget_cluster_node('{lost.node}', false)")
+        self._until_none_is_left(f"rabbit_quorum_queue:shrink_all('{lost.node}')")
+
+    def add(self) -> ClusterNode:
+        """A new node joins; it has no queue. The first of the others runs. Raises what LocalNode.start
+        raises."""
+        node = self._lay_out_another()
+        node.start()
+        self.wait_for(self.nodes)
+        return node
+
+    def grow(self, node: ClusterNode, vhost: str = "/") -> None:
+        """`rabbitmq-queues grow`: every quorum queue of the vhost gets a member on this node. Raises
+        DispatcherError."""
+        queues = f'<<"^{vhost}$">>, <<".*">>'
+        self._until_none_is_left(f"rabbit_quorum_queue:grow('{node.node}', {queues}, all)")
+
+    def _until_none_is_left(self, change: str) -> None:
+        """Evaluate it again and again: it returns the queues that were not changed before. RabbitMQ refuses a
+        change of a queue that is electing a leader, or that has not ended another change."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (said := self._ask(change)) != "[]":
+            if time.monotonic() >= deadline:
+                raise DispatcherError(f"{change} does not end: {said}")
+            time.sleep(POLL_S)
+
+    def _ask(self, expression: str) -> str:
+        """Evaluate it on a node that runs. Raises DispatcherError."""
+        return next(node for node in self.nodes if node.sees()).evaluate(expression)
 
     def wait_for(self, nodes: Iterable[ClusterNode], timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until these see each other, and no other one. Raises DispatcherError."""

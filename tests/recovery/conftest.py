@@ -15,19 +15,20 @@ from dispatcher.nodes import LocalCluster, LocalRedis, Management, with_vhost
 from tests.conftest import Vhost
 from tests.recovery.scene import KINDS, WORK_MS, Scene, scene_of
 
+NODES = 3
 OpenScene = Callable[..., Awaitable[Scene]]
 
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
+    with LocalCluster(NODES) as running:
         yield running
 
 
 @pytest.fixture
 def cluster_vhost(cluster: LocalCluster) -> Iterator[Vhost]:
-    """A vhost of the cluster, and a Redis. Its clients are at the first node; a test may stop and kill any:
-    the next test finds them running."""
+    """A vhost of the cluster, and a Redis. Its clients are at the first node; a test may stop, kill
+    and forget any: the next test finds three that run."""
     with LocalRedis() as redis:
         api = Management(cluster.nodes[0].management_url)
         name = f"cluster-{uuid.uuid4().hex[:12]}"
@@ -35,8 +36,10 @@ def cluster_vhost(cluster: LocalCluster) -> Iterator[Vhost]:
         yield Vhost(name, with_vhost(cluster.nodes[0].amqp_url, name), redis.url, name, api)
         for node in cluster.nodes:
             node.start()
+        while len(cluster.nodes) < NODES:
+            cluster.add()
         cluster.wait_for(cluster.nodes)
-        api.delete_vhost(name)
+        Management(cluster.nodes[0].management_url).delete_vhost(name)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
@@ -159,6 +161,15 @@ class Scene:
         assert code == 0, dispatcher.log()[-2000:]
         dispatcher.start()
         await asyncio.to_thread(dispatcher.ready)
+
+    async def name_nodes(self, urls: tuple[str, ...]) -> None:
+        """Other nodes in every configuration, and one dispatcher after the other started again."""
+        self.urls = urls
+        for dispatcher in self.dispatchers:
+            settings = yaml.safe_load(dispatcher.config.read_text())
+            settings["rabbitmq"]["urls"] = list(urls)
+            dispatcher.config.write_text(yaml.safe_dump(settings))
+            await self.restart(dispatcher)
 
     async def assign(self, groups: list[str]) -> None:
         """One message of each group, after which nothing more comes: under `exclusive` it keeps its owner."""

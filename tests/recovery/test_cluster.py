@@ -1,11 +1,12 @@
-"""A cluster of three nodes loses one after the other: the lane goes on, and nothing is lost, doubled, out of
-order or handled by two at a time."""
+"""A cluster of three nodes loses one after the other, gets a new one, and is upgraded: the lane goes on, and
+nothing is lost, doubled, out of order or handled by two at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.recovery.load import CLUSTER_HEARTBEAT_S
 from tests.recovery.scene import MORE, QUEUES, Scene, scene_of
 from tests.service.harness import LANE
 from tests.spec.lane_bench import clause
-from tests.waiting import SHARED
+from tests.waiting import SHARED, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -61,25 +62,66 @@ async def test_a_lane_outlives_the_nodes_that_it_needs(
         await goes_on(scene, "killed")
         await back(cluster, scene, leader.start)
         leader = leader_of(cluster, vhost, lock)
-        await stopped(scene, leader.stop)
+        await during(scene, "stopped", leader.stop, STALL_AFTER_STOP_S)
         await back(cluster, scene, leader.start)
         leader = leader_of(cluster, vhost, QUEUES[0])
-        await stopped(scene, leader.stop_app)
+        await during(scene, "stopped", leader.stop_app, STALL_AFTER_STOP_S)
         await back(cluster, scene, leader.start_app)
         await scene.verify()
 
 
-async def stopped(scene: Scene, stop: Callable[[], None]) -> None:
-    stopping = asyncio.create_task(asyncio.to_thread(stop))
-    while not stopping.done():  # it works on for a while
-        await goes_on(scene, stop.__name__, STALL_AFTER_STOP_S)
-    await stopping
+async def test_a_lane_outlives_a_node_that_is_replaced(
+    cluster: LocalCluster, vhost: Vhost, tmp_path: Path
+) -> None:
+    """One of three is lost for good, and a new one takes its place. Then another one of the old ones is
+    killed: without members on the new node the lane's queues would have no majority."""
+    async with scene_of(vhost, tmp_path, "exclusive", 2, RATE, urls(cluster, vhost)) as scene:
+        await scene.begin(2, **KEYS)
+        lock = LaneNames(LANE, vhost.redis_prefix).lock
+        lost = leader_of(cluster, vhost, lock)
+        others = [node for node in cluster.nodes if node is not lost]
+        await asyncio.to_thread(lost.kill9)
+        await goes_on(scene, "lost")
+        await asyncio.to_thread(cluster.wait_for, others)
+        await during(scene, "forgotten", lambda: cluster.forget(lost))
+        await during(scene, "joined", cluster.add)
+        await during(scene, "grown", lambda: cluster.grow(cluster.nodes[-1], vhost.name))
+        await scene.name_nodes(urls(cluster, vhost))
+        another = leader_of(cluster, vhost, lock)
+        assert another in others
+        await eventually(lambda: asyncio.to_thread(another.is_spare), what="members on the new node")
+        await asyncio.to_thread(another.kill9)
+        await goes_on(scene, "another one killed")
+        await back(cluster, scene, another.start)
+        await scene.verify()
 
 
-async def back(cluster: LocalCluster, scene: Scene, start: Callable[[], None]) -> None:
-    await asyncio.to_thread(start)
+async def test_a_lane_outlives_an_upgrade(cluster: LocalCluster, vhost: Vhost, tmp_path: Path) -> None:
+    """One node after the other is stopped in order and started again, each as soon as no queue needs it; the
+    last one sends its clients away first, as `rabbitmq-upgrade drain` does."""
+    async with scene_of(vhost, tmp_path, "exclusive", 3, RATE, urls(cluster, vhost)) as scene:
+        await scene.begin(2, **KEYS)
+        for node in cluster.nodes:
+            await eventually(partial(asyncio.to_thread, node.is_spare), what="all members of all queues")
+            if node is cluster.nodes[-1]:
+                await during(scene, "drained", node.drain, STALL_AFTER_STOP_S)
+            await during(scene, "stopped", node.stop, STALL_AFTER_STOP_S)
+            await back(cluster, scene, node.start)
+        await scene.verify()
+
+
+async def during(scene: Scene, what: str, change: Callable[[], object], stall_s: float = STALL_S) -> None:
+    """The lane goes on while that is done, and after it."""
+    changing = asyncio.create_task(asyncio.to_thread(change))
+    while not changing.done():
+        await goes_on(scene, what, stall_s)
+    await changing
+    await goes_on(scene, what, stall_s)
+
+
+async def back(cluster: LocalCluster, scene: Scene, start: Callable[[], object]) -> None:
+    await during(scene, "back", start)
     await asyncio.to_thread(cluster.wait_for, cluster.nodes)
-    await goes_on(scene, "back")
 
 
 def leader_of(cluster: LocalCluster, vhost: Vhost, queue: str) -> ClusterNode:

@@ -34,6 +34,9 @@ GIVEN_UP_S = 7.5
 #: … and then a lane goes on in this time (R-9).
 STALL_S = 15.0 * SHARED
 
+#: RabbitMQ 4.0 says only after a minute that a classic queue can't be used.
+FORGOTTEN_S = 60.0 + STALL_S
+
 
 @pytest.fixture
 def vhost(cluster_vhost: Vhost) -> Vhost:
@@ -128,6 +131,25 @@ async def test_a_lost_node_of_classic_queues_is_no_fault_of_the_configuration(
         await asyncio.to_thread(cluster.nodes[2].start)
         await asyncio.to_thread(cluster.wait_for, cluster.nodes)
         await prepare("there", *others)
+
+
+async def test_classic_queues_of_a_lane_are_declared_anew_when_their_lost_node_is_forgotten(
+    cluster: LocalCluster, vhost: Vhost
+) -> None:
+    """What waits in the inbound queue, which has members elsewhere, is handed over then."""
+    urls = [with_vhost(url, vhost.name) for url in cluster.amqp_urls[1:]]
+    async with bench_of(vhost) as bench:
+        client = await bench.client()
+        await client.declare("in", x_queue_type="quorum")
+        await bench.run(changes={"rabbitmq": {"urls": urls}}, orders=lane(queue_type="classic"))
+        consumer = await bench.joined("one")
+        lost = cluster.leader_of(bench.names().control, vhost.name)
+        *others, node = sorted(cluster.nodes, key=lambda node: node.node == lost)
+        await asyncio.to_thread(node.kill9)
+        await asyncio.to_thread(cluster.wait_for, others)
+        client.send("in", b"0", "a")
+        await asyncio.to_thread(cluster.forget, node)
+        await consumer.has(1, timeout_s=FORGOTTEN_S)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
