@@ -17,21 +17,23 @@ async def connect_to_any(
     context: ssl.SSLContext | None,
     server_name: str | None,
 ) -> asyncio.Transport:
-    """A connection to the first address that takes one, in random order: who answers nothing at one of them
-    does not use up every attempt. `server_name`: what the certificate must name; None without `context`.
+    """A connection to the first address that takes one, in random order: one that does not answer does not
+    use up every attempt. `server_name`: what the certificate must name; None without `context`.
 
-    Raises OSError, for what the resolver or the last address said, and UnicodeError for a host that is no
-    name.
+    Raises OSError, for what the resolver or the last address said (a problem of TLS comes before others), and
+    UnicodeError for a host that is no name.
     """
     loop = asyncio.get_running_loop()
-    failure = OSError("its name has no address")
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for *_, place in random.sample(found, len(found)):
+    # An address stays as it is: it may name an interface.
+    places = [str(place[0]) for *_, place in found] if len(found) > 1 else [host]
+    failures: list[OSError] = []
+    for place in random.sample(places, len(places)):
         try:
             transport, _ = await loop.create_connection(
-                make_protocol, str(place[0]), port, ssl=context, server_hostname=server_name
+                make_protocol, place, port, ssl=context, server_hostname=server_name
             )
             return transport
-        except OSError as error:
-            failure = error
-    raise failure
+        except OSError as failure:
+            failures.append(failure)
+    raise max(failures, key=lambda failure: isinstance(failure, ssl.SSLError))

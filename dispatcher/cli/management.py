@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -13,12 +14,20 @@ _PORTS: Final = {"http": 15_672, "https": 15_671}
 
 
 def management_of(settings: RabbitSettings, given: str | None) -> Management:
-    """The API at the given URL, or else at the usual one. An https URL counts with the certificates of the
-    broker's connection. Raises ConfigurationError if these can't be used."""
+    """The API at the given URL, or else at the usual one. On the broker's own hosts https has the broker's
+    certificates; elsewhere it trusts the system's authorities and the broker's. Raises ConfigurationError if
+    these can't be used."""
     url = given or usual_management_url(settings)
-    if urlsplit(url).scheme != "https":
+    place = urlsplit(url)
+    if place.scheme != "https":
         return Management(url)
-    return Management(url, client_context(settings), settings.server_name)
+    if place.hostname in {node.address.host for node in settings.nodes()}:
+        return Management(url, client_context(settings), settings.server_name)
+    context = ssl.create_default_context()
+    if settings.ca_file is not None:
+        client_context(settings)  # it names the file if that can't be used
+        context.load_verify_locations(settings.ca_file)
+    return Management(url, context)
 
 
 def usual_management_url(settings: RabbitSettings) -> str:

@@ -169,8 +169,6 @@ class Member(Generic[C]):
         Everything in hand stays in hand: the next join names it, and `dispatch.taken` is the answer if
         it has gone to others.
         """
-        if self.standing is Standing.JOINED and self.settling.done:
-            self.settling.unsure = False  # the dispatcher reads what was confirmed before it takes us back
         self.settling.connection_lost()
         self.begun.connection_lost()
         self._await_no_more()
@@ -273,8 +271,8 @@ class Member(Generic[C]):
 
     @property
     def in_doubt(self) -> bool:
-        """Settles may not count: RabbitMQ has not confirmed them; or it has, over a new queue, and the
-        dispatcher, which may have taken this incarnation back before, has not welcomed that one."""
+        """Settles may not count: RabbitMQ has not confirmed them; or it has, the connection was lost, and the
+        dispatcher, which may have taken this incarnation back before that, has not welcomed it again."""
         settling = self.settling
         if self.standing is Standing.OVER:
             return settling.unsure
@@ -469,7 +467,7 @@ class Member(Generic[C]):
     def _finish(self, end: End, reason: str = "") -> None:
         if end is not End.TAKEN:
             self.settling.unsure = self.in_doubt
-        elif self.wish is not Wish.STAY and not self.in_hand and self.standing is Standing.JOINED:
+        elif self._leave_token is not None and not self.in_hand and self.standing is Standing.JOINED:
             self.settling.unsure = False  # it is the answer to the leave: all settles were read
         self._become(Standing.OVER)
         self.end = end

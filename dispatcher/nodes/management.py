@@ -37,7 +37,7 @@ class Management:
         host = parts.netloc.rpartition("@")[2]
         self._base = urlunsplit((parts.scheme or "http", host, parts.path.rstrip("/"), "", ""))
         # Loopback and private networks: never through the proxy that the environment may name.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _StaysHere()]
         if context is not None:
             handlers.append(_Https(context, server_name))
         self._opener = urllib.request.build_opener(*handlers)
@@ -75,6 +75,13 @@ class Management:
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost with everything in it; its connections are closed by the broker."""
         self.request(f"vhosts/{quote(name, safe='')}", "DELETE")
+
+
+class _StaysHere(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the password would go along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class _Https(urllib.request.HTTPSHandler):

@@ -60,12 +60,7 @@ async def first_answer(asks: Iterable[Callable[[], Coroutine[Any, Any, T]]]) -> 
         for task in running:
             task.cancel()
         await asyncio.gather(*begun, return_exceptions=True)
-    raise failure_of(failures)
-
-
-def failure_of(failures: list[DispatcherError]) -> DispatcherError:
-    """One error for those of all servers."""
     for problem in failures:
         if isinstance(problem, ConfigurationError):
-            return problem
-    return StoreUnavailable("; ".join(sorted({str(problem) for problem in failures})))
+            raise problem
+    raise StoreUnavailable("; ".join(sorted({str(problem) for problem in failures})))

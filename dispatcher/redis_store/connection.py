@@ -19,7 +19,7 @@ import hiredis
 
 from dispatcher.addresses import connect_to_any
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
-from dispatcher.redis_store.cluster import SLOTS, failure_of, first_answer, primary_in, slot_of
+from dispatcher.redis_store.cluster import SLOTS, first_answer, primary_in, slot_of
 from dispatcher.redis_store.scripts import Argument, pack
 from dispatcher.redis_store.sentinel import master_of
 from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem, silence_problem
@@ -140,11 +140,13 @@ class RedisConnection(asyncio.Protocol):
             places = ", ".join(sorted(f"{at.address.host}:{at.address.port}" for at in masters.values()))
             raise StoreUnavailable(
                 f"{settings.url_key}: more than one server is a master ({places}): let the others be "
-                "replicas of one, or use Redis Sentinel"
+                "replicas of one, or use Redis Sentinel; a Redis Cluster is named as redis+cluster://"
             )
-        if not masters:
-            raise failure_of(problems)
-        return next(iter(masters.values()))
+        if masters:
+            return next(iter(masters.values()))
+        if all(isinstance(problem, ConfigurationError) for problem in problems):
+            raise problems[0]
+        raise StoreUnavailable("; ".join(sorted({str(problem) for problem in problems})))
 
     async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """Connect, log in, ask, and leave."""

@@ -27,6 +27,8 @@ POLL_S: Final = 0.1
 ANSWER_S: Final = 1.0
 #: Between two attempts to delete a queue whose node is away.
 AWAY_S: Final = 10.0
+#: RabbitMQ's words of a queue whose process could not be started again.
+_CRASHED: Final = "has crashed"
 #: Messages of others in the witness queue, which prove nothing: so many are dropped at a time.
 FOREIGN_MAX: Final = 100
 _TRANSIENT: Final = 1
@@ -135,9 +137,9 @@ class Witness:
         return True
 
     async def _may_be_deleted(self) -> bool:
-        """RabbitMQ 4.0 ends the connection (541) when a queue is deleted whose node was stopped in order; it
-        says at once that nobody can use such a queue. One whose node was killed it deletes at once, and says
-        that only after a minute."""
+        """RabbitMQ 4.0 ends the connection (541) when a queue is deleted whose node was stopped in order. It
+        says at once that such a queue can't be used. After a kill it deletes the queue, and when asked says
+        nothing for a minute. A crashed queue on a node that runs can be deleted, too."""
         may = True
         try:
             async with asyncio.timeout(self.answer_s):
@@ -148,6 +150,6 @@ class Witness:
         except ChannelRefused as refused:
             if refused.code != NOT_FOUND:
                 raise
-            may = not refused.is_out_of_reach
+            may = not refused.is_out_of_reach or _CRASHED in refused.text
         self._channel = await self._link.open_channel()
         return may

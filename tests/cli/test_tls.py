@@ -124,6 +124,10 @@ def test_the_management_api_is_asked_with_the_certificates_of_the_connection(
 ) -> None:
     assert note(tmp_path, ports.management_url, ports.url, **trust, **own) == ""
 
+    elsewhere = ports.management_url.replace("127.0.0.1", "localhost")
+    assert elsewhere != ports.management_url
+    assert "its certificate is not trusted (" in note(tmp_path, elsewhere, ports.url, **trust, **own)
+
     settings = load(written(tmp_path, ports.url, **trust, **own), {})
     assert ConsumerConnections(settings, ports.management_url).of_queue("no.such.queue") is None
     with pytest.raises(CommandRefused, match=r"it does not speak HTTP .*--management URL\)$"):

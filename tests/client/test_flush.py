@@ -91,11 +91,22 @@ def test_taken_instead_of_the_welcome_leaves_settles_in_doubt(is_confirmed: bool
     assert subject.engine.doubts == 1
 
 
-def test_what_was_confirmed_before_the_cut_counts_though_it_is_taken_back() -> None:
+def test_what_was_confirmed_just_before_the_cut_may_not_count() -> None:
+    """An operator's eviction closes the connection, and only the answer to the next join tells of it."""
     subject = Settler()
     subject.confirm()
     subject.cut()
-    assert subject.engine.flushed(), "no connection is needed to know it"
+    assert not subject.engine.flushed()
+    subject.come_back()
+    subject.taken()
+    assert subject.engine.doubts == 1
+
+
+def test_a_flush_before_the_cut_has_told_all() -> None:
+    subject = Settler()
+    subject.confirm()
+    assert subject.engine.flushed()
+    subject.cut()
     subject.come_back()
     subject.taken()
     assert subject.engine.doubts == 0

@@ -95,3 +95,23 @@ def test_what_is_no_management_api_is_named_as_such(answer: bytes) -> None:
         ):
             api.request("overview")
         serving.join()
+
+
+def test_a_redirect_gets_no_password() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        asked = []
+
+        def serve() -> None:
+            asking, _ = listening.accept()
+            with asking:
+                asked.append(asking.recv(65_536))
+                place = b"Location: http://127.0.0.1:%d/elsewhere\r\nContent-Length: 0\r\n\r\n" % port
+                asking.sendall(b"HTTP/1.1 302 Found\r\n" + place)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        with pytest.raises(BrokerUnavailable, match="302"):
+            Management(f"http://u:pw@127.0.0.1:{port}").request("overview")
+        serving.join()
+        assert len(asked) == 1
