@@ -65,15 +65,15 @@ class ChannelRefused(BrokerUnavailable):
         self.code, self.text = code, text
         super().__init__(f"{code} {text}")
 
-    @property
-    def is_missing(self) -> bool:
-        """There is no queue or exchange of that name."""
-        return self.code == _NOT_FOUND and self.text.startswith(_THERE_IS_NONE)
 
-    @property
-    def is_out_of_reach(self) -> bool:
-        """There is such a queue, and RabbitMQ can't use it now. A crashed one needs an operator."""
-        return self.code == _NOT_FOUND and not self.is_missing
+def is_missing(refused: ChannelRefused) -> bool:
+    """There is no queue or exchange of that name."""
+    return refused.code == _NOT_FOUND and refused.text.startswith(_THERE_IS_NONE)
+
+
+def is_out_of_reach(refused: ChannelRefused) -> bool:
+    """There is such a queue, and RabbitMQ can't use it now. A crashed one needs an operator."""
+    return refused.code == _NOT_FOUND and not is_missing(refused)
 
 
 class DeliveredAgain(BrokerUnavailable):

@@ -17,7 +17,7 @@ from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, is_missing
 from dispatcher.wire.group_text import format_group
 from dispatcher.wire.json_fields import is_short_string
 from dispatcher.wire.plain_text import printable_lines
@@ -193,7 +193,7 @@ class DeadQueue(QueueReader):
                 self._channel, commands.Queue.Declare(queue=self._names.dead, passive=True)
             )
         except ChannelRefused as refused:
-            if not refused.is_missing:
+            if not is_missing(refused):
                 raise
             raise BrokerUnavailable(
                 f"lane {self._names.lane} has no dead queue {self._names.dead} on RabbitMQ "

@@ -18,7 +18,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import number_of, split_table
 from dispatcher.cli.output import counted
 from dispatcher.cli.queue_reader import QueueReader
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, is_missing
 from dispatcher.settings import RabbitSettings
 from dispatcher.settings.urls import parse_broker_url
 from dispatcher.wire.protocol import LaneNames
@@ -87,7 +87,7 @@ class HistoryReader(QueueReader):
         except ChannelRefused as refused:
             if refused.code == _PRECONDITION_FAILED and _WITHOUT_REPLICA in str(refused):
                 raise _NoReplica(link.url) from None
-            if not refused.is_missing:
+            if not is_missing(refused):
                 raise BrokerUnavailable(f"{self._names.history}: {refused}") from None
             raise CommandRefused(
                 f"lane {self._names.lane} has no history {self._names.history} on RabbitMQ "

@@ -25,7 +25,7 @@ from pika.exceptions import (
 )
 
 from dispatcher.amqp.tls import login, tls_context
-from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, is_missing
 from dispatcher.settings import RabbitSettings
 
 #: Below this a slow handshake over TLS is taken for an outage.
@@ -99,8 +99,8 @@ def look_at_queue(connection: BlockingConnection, queue: str) -> QueueLook:
 
     error = refusal(connection, declare)
     if error is not None:
-        is_missing = ChannelRefused(error.reply_code, error.reply_text).is_missing
-        return QueueLook(error.reply_text, is_missing, None, 0)
+        refused = ChannelRefused(error.reply_code, error.reply_text)
+        return QueueLook(error.reply_text, is_missing(refused), None, 0)
     return QueueLook(None, False, *answers[0])
 
 

@@ -28,7 +28,7 @@ from dispatcher.core.forwarding.orders import (
     ReclaimQueue,
     ReleaseQueue,
 )
-from dispatcher.errors import ChannelRefused, ProtocolViolation
+from dispatcher.errors import ChannelRefused, ProtocolViolation, is_missing
 from dispatcher.service.channels import Channels
 from dispatcher.service.queue_kinds import ACCESS_REFUSED
 from dispatcher.service.tasks import Tasks
@@ -101,7 +101,7 @@ class ForwardingQueues:
             declared = await self._link.call(self._look_channel, QueueDeclare(queue=queue, passive=True))
         except ChannelRefused as refused:
             self._look_channel = 0
-            if not refused.is_missing:
+            if not is_missing(refused):
                 raise
             return 0, 0
         return int(declared.consumer_count), int(declared.message_count)
@@ -119,7 +119,7 @@ class ForwardingQueues:
             del self._read[channel], self._reclaimed[queue]
             if refused.code == ACCESS_REFUSED:
                 self._report(QueueInUse(queue))
-            elif refused.is_missing:  # the lane does not name its consumer any more
+            elif is_missing(refused):  # the lane does not name its consumer any more
                 self._report(QueueReclaimed(queue, []))
             else:
                 raise

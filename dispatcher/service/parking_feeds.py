@@ -29,7 +29,7 @@ from dispatcher.core.parking.orders import (
     ReadParkingQueue,
 )
 from dispatcher.core.queue_ids import QueueId, parking_id, parking_place
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, DeliveredAgain
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, DeliveredAgain, is_out_of_reach
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
@@ -433,7 +433,7 @@ class ParkingFeeds:
                     raise
                 # The closed channel may have had something.
                 feed = self._feed(queue, channel, quorum=feed.quorum, has_others=feed.quorum)
-                if refused.is_out_of_reach:  # the queue is still there when that is back
+                if is_out_of_reach(refused):  # the queue is still there when that is back
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
                 else:  # somebody did that before
@@ -486,7 +486,7 @@ async def find_parking_queues(link: Link, names: tuple[str, ...]) -> tuple[Queue
         try:
             await link.call(channel, QueueDeclare(queue=name, passive=True))
         except ChannelRefused as refused:
-            if refused.is_out_of_reach:  # it may be full: its groups wait until it can be opened (P-11)
+            if is_out_of_reach(refused):  # it may be full: its groups wait until it can be opened (P-11)
                 return True
             if refused.code != NOT_FOUND:
                 raise BrokerUnavailable(f"{name}: {refused}") from refused

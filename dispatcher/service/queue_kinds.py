@@ -107,7 +107,7 @@ class DeliveryLimit(NamedTuple):
 async def low_delivery_limit(link: Link, queue: str) -> DeliveryLimit | None:
     """The limit of this quorum queue, if RabbitMQ has a limit by default, and this one is not higher. None
     also without the right to configure the queue, which it takes to find that out."""
-    default = default_delivery_limit(str(link.server_properties.get("version", "")))
+    default = default_delivery_limit(version_of(link))
     if default is None:
         return None
     probe = ArgumentProbe.of_delivery_limit(queue)
@@ -120,8 +120,17 @@ async def low_delivery_limit(link: Link, queue: str) -> DeliveryLimit | None:
 
 def default_delivery_limit(version: str) -> int | None:
     """How often a message may come back to a quorum queue that says nothing. None: for ever."""
-    major = int(version.split(".")[0]) if version[:1].isdigit() else 0
-    return _DEFAULT_LIMIT if major >= _DEFAULT_LIMIT_SINCE else None
+    return _DEFAULT_LIMIT if major_of(version) >= _DEFAULT_LIMIT_SINCE else None
+
+
+def version_of(link: Link) -> str:
+    """RabbitMQ's, as it says it at the login."""
+    return str(link.server_properties.get("version", ""))
+
+
+def major_of(version: str) -> int:
+    """The first number of a version of RabbitMQ; 0: not known."""
+    return int(version.split(".")[0]) if version[:1].isdigit() else 0
 
 
 async def _find_out(link: Link, probe: KindProbe | ArgumentProbe) -> None:

@@ -30,7 +30,13 @@ from dispatcher.amqp.methods import (
     QueueDeclare,
 )
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, ConfigurationError
+from dispatcher.errors import (
+    BrokerUnavailable,
+    ChannelRefused,
+    CommandRefused,
+    ConfigurationError,
+    is_missing,
+)
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.topology import exchange_exists, parking_queues
@@ -503,7 +509,7 @@ async def _asked(link: Link, question: base.Frame) -> Any:
     try:
         answer = await link.call(channel, question)
     except ChannelRefused as refused:
-        if not refused.is_missing:
+        if not is_missing(refused):
             raise
         return None
     await link.call(channel, commands.Channel.Close(200, "asked", 0, 0))

@@ -11,7 +11,7 @@ from pamqp import commands
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
-from dispatcher.errors import ChannelRefused, ConfigurationError
+from dispatcher.errors import ChannelRefused, ConfigurationError, is_out_of_reach
 from dispatcher.service.queue_kinds import (
     ACCESS_REFUSED,
     CLASSIC,
@@ -161,7 +161,7 @@ async def declare_lane(
             await link.call(channel, commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
         await link.call(channel, commands.Channel.Close(200, "declared", 0, 0))
     except ChannelRefused as refused:
-        if refused.is_out_of_reach:
+        if is_out_of_reach(refused):
             raise
         raise ConfigurationError(
             f"lanes.{lane.name}: RabbitMQ refused to declare its queues: {refused}"
@@ -197,7 +197,7 @@ async def _declare_own(
         try:
             await _declare(link, channel, queue, other)
         except ChannelRefused as refused:
-            raise (refused if refused.is_out_of_reach else differs) from None
+            raise (refused if is_out_of_reach(refused) else differs) from None
     if arguments["x-queue-type"] == "classic" and other is not None:
         return channel, False
     try:
@@ -279,7 +279,7 @@ async def prepare_inbound(link: Link, lane: LaneSettings) -> None:
         try:
             await link.call(channel, QueueDeclare(queue=inbound.queue, passive=True))
         except ChannelRefused as refused:
-            if refused.is_out_of_reach:
+            if is_out_of_reach(refused):
                 raise
             if refused.code != NOT_FOUND:
                 problems.append(f"{path}: {refused}")

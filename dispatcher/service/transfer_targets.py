@@ -21,7 +21,7 @@ from dispatcher.core.events import Event
 from dispatcher.core.model import Original
 from dispatcher.core.operations.events import TargetOpened, TargetRefused, TransferConfirmed, TransferRefused
 from dispatcher.core.operations.orders import CloseTarget, OpenTarget, SendTransfer, Target, TargetAction
-from dispatcher.errors import BrokerUnavailable, ChannelRefused
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, is_missing
 from dispatcher.service.confirms import PublishWindow
 from dispatcher.service.publications import Relay
 from dispatcher.wire.origin import origin_text
@@ -225,7 +225,7 @@ def _nowhere(target: Target) -> str:
 
 
 def _why_refused(target: Target, refused: ChannelRefused) -> str:
-    if refused.is_missing:
+    if is_missing(refused):
         return f"there is no {target}"
     if refused.code == _RESOURCE_LOCKED:
         return f"{target} is exclusive to another connection"

@@ -17,8 +17,8 @@ from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.lane import Lane
-from dispatcher.errors import BrokerUnavailable, ChannelRefused
-from dispatcher.service.queue_kinds import NOT_FOUND
+from dispatcher.errors import BrokerUnavailable, ChannelRefused, is_out_of_reach
+from dispatcher.service.queue_kinds import NOT_FOUND, major_of, version_of
 from dispatcher.wire.protocol import LaneNames
 
 POLL_S: Final = 0.1
@@ -27,6 +27,7 @@ POLL_S: Final = 0.1
 ANSWER_S: Final = 1.0
 #: Between two attempts to delete a queue whose node is away.
 AWAY_S: Final = 10.0
+_ENDS_CONNECTIONS_SINCE: Final = 4
 #: RabbitMQ's words of a queue whose process could not be started again.
 _CRASHED: Final = "has crashed"
 #: Messages of others in the witness queue, which prove nothing: so many are dropped at a time.
@@ -140,6 +141,8 @@ class Witness:
         """RabbitMQ 4.0 ends the connection (541) when a queue is deleted whose node was stopped in order. It
         says at once that such a queue can't be used. After a kill it deletes the queue, and when asked says
         nothing for a minute. A crashed queue on a node that runs can be deleted, too."""
+        if major_of(version_of(self._link)) < _ENDS_CONNECTIONS_SINCE:
+            return True
         may = True
         try:
             async with asyncio.timeout(self.answer_s):
@@ -150,6 +153,6 @@ class Witness:
         except ChannelRefused as refused:
             if refused.code != NOT_FOUND:
                 raise
-            may = not refused.is_out_of_reach or _CRASHED in refused.text
+            may = not is_out_of_reach(refused) or _CRASHED in refused.text
         self._channel = await self._link.open_channel()
         return may

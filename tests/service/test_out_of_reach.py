@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.queue_ids import parking_id
-from dispatcher.errors import ChannelRefused, ConfigurationError
+from dispatcher.errors import ChannelRefused, ConfigurationError, is_missing, is_out_of_reach
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.settings import InboundSettings, LaneSettings
@@ -65,4 +65,4 @@ async def test_a_parking_queue_out_of_reach_is_there(text: str) -> None:
 
 def test_other_codes_are_of_neither_kind() -> None:
     refused = ChannelRefused(403, "ACCESS_REFUSED - no access to queue 'in'")
-    assert [refused.is_missing, refused.is_out_of_reach] == [False, False]
+    assert [is_missing(refused), is_out_of_reach(refused)] == [False, False]
