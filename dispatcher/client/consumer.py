@@ -75,8 +75,8 @@ class GroupConsumer(ConsumerBase):
     async def flush(self) -> None:
         """Wait until every settle so far counts: no crash undoes it then.
 
-        That is when RabbitMQ has confirmed it. If it had to wait for a new connection, it is when the
-        dispatcher has welcomed the consumer there, too.
+        A settle counts when RabbitMQ has confirmed it. If the connection is lost before the flush, it counts
+        when the dispatcher has also welcomed the consumer over the next connection.
 
         Raises SettlesInDoubt if the dispatcher took this consumer back meanwhile, because it was cut off or
         evicted, or if the consumer was ended: settles since the last flush that did not raise may not count,

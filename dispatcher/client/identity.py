@@ -122,7 +122,8 @@ class ConsumerBase(ABC):
         """Make what belongs to this kind of consumer."""
 
     def _tell_doubts(self, told_before: int, doubts: int) -> None:
-        """The end of a flush. Each of several at a time tells what has happened since it began."""
+        """Raises SettlesInDoubt if there are more doubts than earlier flushes had told when this one began.
+        Of several flushes at a time each one raises it."""
         if doubts > told_before:
             self._doubts_told = doubts
             raise SettlesInDoubt(

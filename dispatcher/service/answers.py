@@ -54,8 +54,8 @@ class Answers:
             self._task = asyncio.get_running_loop().create_task(self._publish_all())
 
     async def close(self) -> None:
-        """Publish what waits, if that is soon done, and end the connection; at once if this is cancelled.
-        What is given later is dropped."""
+        """Give the waiting answers a moment to be published, then end the connection. If the caller is
+        cancelled, the connection ends at once. Answers that are given later are dropped."""
         self._closed = True
         try:
             if self._task is not None:

@@ -10,19 +10,16 @@ its consumer began it.
 from __future__ import annotations
 
 import math
-import time
 from bisect import insort
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from dispatcher.judge.judge import Forgotten, say
 from dispatcher.judge.record import HandlingRecord, Incarnation, MessageKey
-from tests.chaos.leaderships import Leadership
+from tests.chaos.leaderships import Leadership, said
 from tests.chaos.parts import Eviction, Process
 from tests.chaos.stage import PREFETCH
-from tests.service.harness import log_records
 
 OPERATOR, ACK_TIMEOUT = "operator", "ack_timeout"
 #: Between clocks, and between what happens and what is written down.
@@ -72,23 +69,19 @@ class Times(NamedTuple):
 
 def told_of(logs: Iterable[str], lane: str) -> list[Told]:
     """In the order of their times; what one leader began and the next one goes on with is there twice."""
-    offset = time.time() - time.monotonic()
-    found = []
-    for record in (record for log in logs for record in log_records(log)):
-        if record.get("event") == "consumer_evicted" and record.get("lane") == lane:
-            at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
-            found.append(Told(at, record["consumer"], record["incarnation"][:8], record["by"]))
-    return sorted(found)
+    return sorted(
+        Told(at, record["consumer"], record["incarnation"][:8], record["by"])
+        for at, record in said(logs, lane)
+        if record["event"] == "consumer_evicted"
+    )
 
 
 def taken_back_of(logs: Iterable[str], lane: str) -> list[tuple[float, str]]:
     """When dispatchers took consumers back, with their names."""
-    offset = time.time() - time.monotonic()
     return sorted(
-        (datetime.fromisoformat(record["timestamp"]).timestamp() - offset, record["consumer"])
-        for log in logs
-        for record in log_records(log)
-        if record.get("event") == "consumer_taken_back" and record.get("lane") == lane
+        (at, record["consumer"])
+        for at, record in said(logs, lane)
+        if record["event"] == "consumer_taken_back"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -53,12 +54,16 @@ def paused_by_moves(stage: Stage, lane: LaneOnStage) -> list[tuple[float, float]
     return found
 
 
+def said(logs: Iterable[str], lane: str) -> Iterator[tuple[float, dict[str, Any]]]:
+    """What dispatchers' logs say of this lane, with the time on the clock of the record."""
+    offset = time.time() - time.monotonic()
+    for record in (record for log in logs for record in log_records(log)):
+        if record.get("lane") == lane:
+            yield datetime.fromisoformat(record["timestamp"]).timestamp() - offset, record
+
+
 def _events(replica: Replica, lane: LaneOnStage) -> list[tuple[float, str, dict[str, Any]]]:
     """What it said of this lane, and when it ended."""
-    offset = time.time() - time.monotonic()
     events: list[tuple[float, str, dict[str, Any]]] = [(at, "ended", {}) for at in replica.ended_at]
-    for record in log_records(replica.process.whole_log()):
-        if record.get("lane") == lane.name:
-            at = datetime.fromisoformat(record["timestamp"]).timestamp() - offset
-            events.append((at, record["event"], record))
+    events += [(at, record["event"], record) for at, record in said([replica.process.whole_log()], lane.name)]
     return sorted(events, key=lambda event: event[:2])
