@@ -8,6 +8,7 @@ from typing import Any
 
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import LaneKeys
+from dispatcher.redis_store.snapshot import read_table
 from dispatcher.settings import RedisSettings
 
 
@@ -27,8 +28,8 @@ async def look_at_lane(settings: RedisSettings, prefix: str, lane: str) -> LaneI
     try:
         there = [key for key in (*keys.all(), keys.replicas) if await connection.call("EXISTS", key)]
         inbound = _json(await connection.call("HGET", keys.meta, "inbounds"), [])
-        known = await connection.call("HVALS", keys.incarnations)
-        rows = [row for row in (_json(each, {}) for each in known) if isinstance(row, dict)]
+        known = await read_table(connection, keys.incarnations)
+        rows = [row for row in (_json(each, {}) for each in known.values()) if isinstance(row, dict)]
         return LaneInRedis(
             tuple(there),
             tuple(map(str, inbound)) if isinstance(inbound, list) else (),

@@ -49,10 +49,10 @@ async def take_lead(
     epoch, ordinal, run_id, stored_names = await connection.call(
         *evaluate(LEAD, keys, now_ms // 1000, token, *inbounds, *parking)
     )
-    names = tables.read_names(stored_names, f"redis.url: field inbounds of {keys.meta}")
+    names = tables.read_names(stored_names, f"Redis: field inbounds of {keys.meta}")
     if len(names) > UNKNOWN_STORED:
         raise ConfigurationError(
-            f"redis.url: the lane has had {len(names)} inbound queues, more than its journal can number; "
+            f"Redis: the lane has had {len(names)} inbound queues, more than its journal can number; "
             f"stop the lane, let its inbound queues run empty and delete the keys {keys.meta}, {keys.journal}"
         )
     return Leadership(
@@ -71,7 +71,7 @@ async def read_snapshot(connection: RedisConnection, keys: LaneKeys, leadership:
     ConfigurationError (formats, queues that are no longer configured), StoreUnavailable.
     """
     journal = await _read_journal(connection, keys)
-    origin = f"redis.url: the journal {keys.journal}"
+    origin = f"Redis: the journal {keys.journal}"
     commits = list(leadership.inbounds.translate((records for _, records in journal), origin))
     owners: dict[bytes, OwnerRow] = {}
     row_of_owner = partial(_row, keys.owners)
@@ -125,7 +125,7 @@ async def _read_journal(connection: RedisConnection, keys: LaneKeys) -> list[tup
             page = _ask_for_page(connection, keys, "(" + entries[-1][0].decode())
             await asyncio.sleep(0)  # it is on its way while these are decoded
             for entry_id, fields in entries:
-                origin = f"redis.url: entry {entry_id.decode()} of the journal {keys.journal}"
+                origin = f"Redis: entry {entry_id.decode()} of the journal {keys.journal}"
                 journal.append((int(entry_id.partition(b"-")[0]), decode(fields[1], origin)))
     finally:
         page.cancel()
@@ -171,4 +171,4 @@ def _ask_for_rows(connection: RedisConnection, key: str, cursor: bytes) -> async
 
 
 def _row(key: str, field: bytes) -> str:
-    return f"redis.url: row {field!r} of {key}"
+    return f"Redis: row {field!r} of {key}"

@@ -13,6 +13,7 @@ import redis
 from dispatcher.errors import ConfigurationError
 from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.redis_store import LaneStore, probe
+from dispatcher.redis_store.removal import look_at_lane, remove_keys
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.cluster_nodes import LocalCluster, ask
@@ -28,6 +29,13 @@ def documented() -> list[str]:
     found = re.search(r"```text\nACL SETUSER dispatcher (.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None
     return found[1].split()
+
+
+def documented_for_a_removal() -> str:
+    """What `lane remove` needs besides."""
+    found = re.search(r"^- `dispatcher lane remove` needs `([^`]+)` too", PAGE.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def documented_for_a_cluster() -> list[str]:
@@ -92,6 +100,24 @@ async def test_a_lane_works_on_a_cluster_with_the_documented_rights(cluster: Loc
     settings = as_user_of(cluster, [*documented(), *documented_for_a_cluster()])
     assert await probe(settings, [KEYS]) == []
     await assert_works(settings)
+
+
+async def test_a_lane_is_removed_with_one_right_more(server: LocalRedis) -> None:
+    await assert_works(as_user(server, documented()))
+    with redis.Redis.from_url(server.url) as admin:
+        there = {key.decode() for key in admin.scan_iter()}
+        admin.execute_command("ACL", "SETUSER", "dispatcher", documented_for_a_removal())
+    settings = RedisSettings(url=server.url.replace("redis://", "redis://dispatcher:SECRET@"))
+    found = await look_at_lane(settings, "dispatch", "orders")
+    assert set(found.keys) == there != set()
+    await remove_keys(settings, found.keys)
+    assert size(server) == 0
+
+
+async def test_a_removal_names_the_right_that_is_missing(server: LocalRedis) -> None:
+    settings = as_user(server, documented())
+    with pytest.raises(ConfigurationError, match=documented_for_a_removal()[1:]):
+        await look_at_lane(settings, "dispatch", "orders")
 
 
 @pytest.mark.parametrize("rule", documented_for_a_cluster())

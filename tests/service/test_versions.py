@@ -37,7 +37,7 @@ async def test_a_record_of_a_later_version_stops_this_one_only(
         before = store.xrange(journal)
         old = dispatcher_process(orders=lane())
         said = (
-            f"redis.url: entry {later.decode()} of the journal {journal}: has a record of kind "
+            f"Redis: entry {later.decode()} of the journal {journal}: has a record of kind "
             f"{UNKNOWN_KIND}, and this version knows up to 18: a later one wrote it; upgrade this replica "
             "(to go back to its version, let the later one empty the lane, stop it and delete the lane's "
             "keys in Redis)"
