@@ -25,7 +25,10 @@ from __future__ import annotations
 
 from typing import Final
 
-_NOT_FOUND: Final = 404
+#: AMQP's reply codes that the product goes by (0-9-1, reply-code).
+ACCESS_REFUSED: Final = 403
+NOT_FOUND: Final = 404
+PRECONDITION_FAILED: Final = 406
 #: How RabbitMQ (3.10 to 4.0) says that there is none of that name. It has the same code for a queue whose
 #: node is down, that has stopped or crashed, or that did not answer within a minute.
 _THERE_IS_NONE: Final = "NOT_FOUND - no "
@@ -68,12 +71,12 @@ class ChannelRefused(BrokerUnavailable):
 
 def is_missing(refused: ChannelRefused) -> bool:
     """There is no queue or exchange of that name."""
-    return refused.code == _NOT_FOUND and refused.text.startswith(_THERE_IS_NONE)
+    return refused.code == NOT_FOUND and refused.text.startswith(_THERE_IS_NONE)
 
 
 def is_out_of_reach(refused: ChannelRefused) -> bool:
     """There is such a queue, and RabbitMQ can't use it now. A crashed one needs an operator."""
-    return refused.code == _NOT_FOUND and not is_missing(refused)
+    return refused.code == NOT_FOUND and not is_missing(refused)
 
 
 class DeliveredAgain(BrokerUnavailable):

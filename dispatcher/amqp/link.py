@@ -19,7 +19,7 @@ from dispatcher.amqp.connection import CODE_FRAME_ERROR, Connection, ConnectionS
 from dispatcher.amqp.events import ConnectionClosed, ConnectionEvent, Fetched
 from dispatcher.amqp.tls import login, tls_context
 from dispatcher.amqp.wire import content_frames, publish_frame
-from dispatcher.errors import BrokerUnavailable, LoginRefused, ProtocolViolation
+from dispatcher.errors import ACCESS_REFUSED, BrokerUnavailable, LoginRefused, ProtocolViolation
 
 if TYPE_CHECKING:
     from dispatcher.settings import RabbitSettings
@@ -30,7 +30,6 @@ OPEN_TIMEOUT_S: Final = 10.0
 FIRST_TIMEOUT_S: Final = 3.0
 #: How long a broker may take to answer our goodbye; after that the socket is closed without it.
 CLOSE_TIMEOUT_S: Final = 2.0
-_ACCESS_REFUSED: Final = 403
 _NOT_ALLOWED: Final = 530
 
 
@@ -319,7 +318,7 @@ class Link(asyncio.Protocol):
             return
         end = cast(ConnectionClosed, events[-1])
         if not self._opened.done():
-            refused = LoginRefused if end.code in (_ACCESS_REFUSED, _NOT_ALLOWED) else BrokerUnavailable
+            refused = LoginRefused if end.code in (ACCESS_REFUSED, _NOT_ALLOWED) else BrokerUnavailable
             self._opened.set_exception(refused(self._refusal_text(end)))
         elif not self._opened.cancelled():
             self._on_events(events)
@@ -328,7 +327,7 @@ class Link(asyncio.Protocol):
 
     def _refusal_text(self, end: ConnectionClosed) -> str:
         login = self._connection.handshake.login
-        if end.code == _ACCESS_REFUSED:
+        if end.code == ACCESS_REFUSED:
             who = "the client certificate" if login.user is None else f"user {login.user!r}"
             return f"{self._where} refused {who}: {end.text}"
         if end.code == _NOT_ALLOWED:

@@ -13,12 +13,11 @@ from dispatcher.cli.check_rights import RightsCheck
 from dispatcher.cli.output import counted
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal, user_text
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
-from dispatcher.errors import BrokerUnavailable, ConfigurationError
+from dispatcher.errors import PRECONDITION_FAILED, BrokerUnavailable, ConfigurationError
 from dispatcher.service.queue_kinds import (
     CLASSIC,
     DIFFERENCES_MAX,
     IMPOSSIBLE_CONSUME,
-    PRECONDITION_FAILED,
     QUORUM,
     ArgumentProbe,
     KindProbe,

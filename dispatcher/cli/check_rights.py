@@ -17,11 +17,11 @@ from pika.exceptions import ChannelClosedByBroker
 
 from dispatcher.cli.check_findings import Findings
 from dispatcher.cli.rabbitmq import refusal
+from dispatcher.errors import ACCESS_REFUSED
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import LaneNames
 from dispatcher.wire.shards import ShardNames
 
-ACCESS_REFUSED: Final = 403
 #: A priority is a number: no queue is ever declared with this.
 IMPOSSIBLE_QUEUE: Final[dict[str, Any]] = {"x-max-priority": "impossible"}
 _IMPOSSIBLE_EXCHANGE: Final[dict[str, Any]] = {"alternate-exchange": 0}

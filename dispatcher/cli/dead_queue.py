@@ -17,7 +17,7 @@ from dispatcher.amqp.relay import Content, read_content
 from dispatcher.amqp.wire import pack_u32
 from dispatcher.cli.queue_reader import QueueReader
 from dispatcher.client import properties as amqp_properties
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, is_missing
+from dispatcher.errors import ACCESS_REFUSED, BrokerUnavailable, ChannelRefused, CommandRefused, is_missing
 from dispatcher.wire.group_text import format_group
 from dispatcher.wire.json_fields import is_short_string
 from dispatcher.wire.plain_text import printable_lines
@@ -36,7 +36,6 @@ from dispatcher.wire.protocol import (
 _UNCONFIRMED_MAX: Final = 500
 #: AMQP's prefetch is 16 bits wide; 0 is without a limit.
 _PREFETCH_MAX: Final = 65_535
-_ACCESS_REFUSED = 403
 #: So much of a body is shown.
 BODY_SHOWN_MAX: Final = 1_024
 #: RabbitMQ would obey this header a second time and send further copies; it means nothing to a consumer.
@@ -211,7 +210,7 @@ class DeadQueue(QueueReader):
         try:
             await link.call(channel, commands.Basic.Consume(queue=self._names.dead, exclusive=True))
         except ChannelRefused as refused:
-            if refused.code == _ACCESS_REFUSED and "exclusive" in refused.text:
+            if refused.code == ACCESS_REFUSED and "exclusive" in refused.text:
                 raise CommandRefused(
                     f"another program reads {self._names.dead} now; try again when that has ended"
                 ) from None

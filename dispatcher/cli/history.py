@@ -18,7 +18,13 @@ from dispatcher.amqp.link import Link
 from dispatcher.amqp.properties import number_of, split_table
 from dispatcher.cli.output import counted
 from dispatcher.cli.queue_reader import QueueReader
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, CommandRefused, is_missing
+from dispatcher.errors import (
+    PRECONDITION_FAILED,
+    BrokerUnavailable,
+    ChannelRefused,
+    CommandRefused,
+    is_missing,
+)
 from dispatcher.settings import RabbitSettings
 from dispatcher.settings.urls import parse_broker_url
 from dispatcher.wire.protocol import LaneNames
@@ -26,7 +32,6 @@ from dispatcher.wire.protocol import LaneNames
 #: Deliveries that are not acked yet, and publishes on their way.
 _PREFETCH: Final = 1_000
 _UNCONFIRMED_MAX: Final = 500
-_PRECONDITION_FAILED: Final = 406
 #: In RabbitMQ's text, 3.10 and 4.0: the node has none, or it does not run.
 _WITHOUT_REPLICA: Final = "replica on the local node"
 _OFFSET: Final = "x-stream-offset"
@@ -85,7 +90,7 @@ class HistoryReader(QueueReader):
         try:
             await self._consume(link, self._looking, "next")
         except ChannelRefused as refused:
-            if refused.code == _PRECONDITION_FAILED and _WITHOUT_REPLICA in str(refused):
+            if refused.code == PRECONDITION_FAILED and _WITHOUT_REPLICA in str(refused):
                 raise _NoReplica(link.url) from None
             if not is_missing(refused):
                 raise BrokerUnavailable(f"{self._names.history}: {refused}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
@@ -15,7 +15,7 @@ from dispatcher.cli import options
 from dispatcher.cli.output import console, counted, print_json
 from dispatcher.cli.rabbitmq import connected, look_at_queue, refusal
 from dispatcher.cli.reshard import reshard
-from dispatcher.errors import ChannelRefused, CommandRefused
+from dispatcher.errors import ACCESS_REFUSED, ChannelRefused, CommandRefused
 from dispatcher.redis_store.removal import look_at_lane, remove_keys
 from dispatcher.service.topology import own_exchanges, possible_queues
 from dispatcher.settings import Settings
@@ -24,8 +24,6 @@ from dispatcher.wire.shards import SHARDS_MAX, ShardNames, shard_number, whole_n
 
 app = typer.Typer(help="Take a lane out of service, or change its number of shards.", no_args_is_help=True)
 app.command()(reshard)
-
-_ACCESS_REFUSED: Final = 403
 
 
 @app.callback()
@@ -208,6 +206,6 @@ def _remove(connection: BlockingConnection, names: LaneNames, settings: Settings
         asyncio.run(remove_keys(settings.redis, remains.keys))
         channel.queue_delete(names.lock)
     except ChannelClosedByBroker as error:
-        if error.reply_code == _ACCESS_REFUSED and "exclusive" in error.reply_text:
+        if error.reply_code == ACCESS_REFUSED and "exclusive" in error.reply_text:
             raise _is_led(names) from None
         raise ChannelRefused(error.reply_code, error.reply_text) from None

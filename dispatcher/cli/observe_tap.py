@@ -12,13 +12,12 @@ from pika.exceptions import ChannelClosedByBroker
 
 from dispatcher.cli.observation import SeenMessage
 from dispatcher.cli.rabbitmq import look_at_queue
-from dispatcher.errors import ChannelRefused, CommandRefused
+from dispatcher.errors import NOT_FOUND, ChannelRefused, CommandRefused
 from dispatcher.wire.group_text import format_group
 
 #: RabbitMQ drops the oldest copies beyond this: an observer that is too slow must not fill its memory.
 COPIES_MAX: Final = 100_000
 _LOOK_S: Final = 1.0
-_NOT_FOUND: Final = 404
 
 
 class Reading(NamedTuple):
@@ -69,7 +68,7 @@ class Tap:
             for key in keys:
                 self._channel.queue_bind(self._queue, exchange, key)
         except ChannelClosedByBroker as error:
-            if error.reply_code == _NOT_FOUND:
+            if error.reply_code == NOT_FOUND:
                 raise CommandRefused(f"there is no exchange {exchange!r}") from None
             raise ChannelRefused(error.reply_code, error.reply_text) from None
 

@@ -21,13 +21,12 @@ from dispatcher.client.orders import Finish, Lose, MemberOrder, OpenQueue, Publi
 from dispatcher.client.properties import Properties
 from dispatcher.client.retries import RetryPolicy
 from dispatcher.client.tap import TappedDelivery
-from dispatcher.errors import ConfigurationError
+from dispatcher.errors import NOT_FOUND, ConfigurationError
 from dispatcher.wire import protocol
 from dispatcher.wire.protocol import KEY_HEARTBEAT, LaneNames
 
 LOG: Final = logging.getLogger("dispatcher.client")
 #: AMQP's reply code for an exchange that does not exist.
-_NOT_FOUND: Final = 404
 M = TypeVar("M", bound=Copy)
 
 EntryPoint = TypeVar("EntryPoint", bound=Callable[..., None])
@@ -169,7 +168,7 @@ class ConsumerEngine(Generic[M]):
         if code in REFUSAL_CODES and not self._membership.ever_welcomed:
             self.end(ConfigurationError(f"RabbitMQ refuses this consumer: {reason}"))
             return
-        if code == _NOT_FOUND:
+        if code == NOT_FOUND:
             reason += (
                 f": lane {self._names.lane} is not there; a dispatcher declares {self._names.exchange} and "
                 f"{self._names.control_exchange} when it first runs it; compare lane, prefix and vhost with "

@@ -15,8 +15,7 @@ from dispatcher.amqp.methods import BasicConsume, QueueDeclare
 from dispatcher.core.events import Event, QueueReturned
 from dispatcher.core.forwarding.events import ReadersChanged
 from dispatcher.core.queue_ids import QueueId
-from dispatcher.errors import ChannelRefused, ConfigurationError, DispatcherError
-from dispatcher.service.queue_kinds import ACCESS_REFUSED
+from dispatcher.errors import ACCESS_REFUSED, ChannelRefused, ConfigurationError, DispatcherError
 from dispatcher.service.quorum_lock import QuorumLock
 from dispatcher.wire.protocol import LaneNames
 

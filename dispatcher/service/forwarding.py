@@ -28,9 +28,8 @@ from dispatcher.core.forwarding.orders import (
     ReclaimQueue,
     ReleaseQueue,
 )
-from dispatcher.errors import ChannelRefused, ProtocolViolation, is_missing
+from dispatcher.errors import ACCESS_REFUSED, ChannelRefused, ProtocolViolation, is_missing
 from dispatcher.service.channels import Channels
-from dispatcher.service.queue_kinds import ACCESS_REFUSED
 from dispatcher.service.tasks import Tasks
 from dispatcher.settings import LaneSettings
 from dispatcher.wire.protocol import LaneNames

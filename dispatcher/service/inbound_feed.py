@@ -16,10 +16,16 @@ from dispatcher.core.events import AcksProven, Event, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.model import Original
 from dispatcher.core.views.views import NOTHING_UNACKED, SettledUnacked
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError, DeliveredAgain
+from dispatcher.errors import (
+    ACCESS_REFUSED,
+    BrokerUnavailable,
+    ChannelRefused,
+    ConfigurationError,
+    DeliveredAgain,
+)
 from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
 from dispatcher.service.fencing import GONE_S
-from dispatcher.service.queue_kinds import ACCESS_REFUSED, CLASSIC, kind_of_queue
+from dispatcher.service.queue_kinds import CLASSIC, kind_of_queue
 
 log = structlog.get_logger()
 

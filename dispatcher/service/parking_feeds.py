@@ -29,12 +29,18 @@ from dispatcher.core.parking.orders import (
     ReadParkingQueue,
 )
 from dispatcher.core.queue_ids import QueueId, parking_id, parking_place
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, DeliveredAgain, is_out_of_reach
+from dispatcher.errors import (
+    NOT_FOUND,
+    PRECONDITION_FAILED,
+    BrokerUnavailable,
+    ChannelRefused,
+    DeliveredAgain,
+    is_out_of_reach,
+)
 from dispatcher.service.ack_window import AckWindow
 from dispatcher.service.channels import Channels
 from dispatcher.service.message_reader import MessageReader
 from dispatcher.service.parking_probe import ParkingProbe
-from dispatcher.service.queue_kinds import NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.tasks import Tasks
 from dispatcher.service.topology import Parked, open_parking
 from dispatcher.wire.protocol import LaneNames

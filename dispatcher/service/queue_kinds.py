@@ -9,11 +9,8 @@ from pamqp import commands
 
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume, QueueDeclare
-from dispatcher.errors import ChannelRefused, ProtocolViolation
+from dispatcher.errors import ACCESS_REFUSED, PRECONDITION_FAILED, ChannelRefused, ProtocolViolation
 
-NOT_FOUND: Final = 404
-ACCESS_REFUSED: Final = 403
-PRECONDITION_FAILED: Final = 406
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
 STREAM: Final = "stream"

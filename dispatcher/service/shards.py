@@ -31,6 +31,9 @@ from dispatcher.amqp.methods import (
 )
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
 from dispatcher.errors import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    PRECONDITION_FAILED,
     BrokerUnavailable,
     ChannelRefused,
     CommandRefused,
@@ -38,7 +41,6 @@ from dispatcher.errors import (
     is_missing,
 )
 from dispatcher.service.parking_feeds import find_parking_queues
-from dispatcher.service.queue_kinds import ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED
 from dispatcher.service.topology import exchange_exists, parking_queues
 from dispatcher.settings import LaneSettings
 from dispatcher.settings.units import format_duration

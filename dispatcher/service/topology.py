@@ -11,12 +11,16 @@ from pamqp import commands
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import ExchangeDeclare, QueueBind, QueueDeclare
 from dispatcher.core.parking.queue import PARKING_QUEUES_MAX
-from dispatcher.errors import ChannelRefused, ConfigurationError, is_out_of_reach
-from dispatcher.service.queue_kinds import (
+from dispatcher.errors import (
     ACCESS_REFUSED,
-    CLASSIC,
     NOT_FOUND,
     PRECONDITION_FAILED,
+    ChannelRefused,
+    ConfigurationError,
+    is_out_of_reach,
+)
+from dispatcher.service.queue_kinds import (
+    CLASSIC,
     QUORUM,
     DeliveryLimit,
     has_priorities,

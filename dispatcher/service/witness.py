@@ -17,8 +17,8 @@ from dispatcher.amqp.events import Fetched
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.lane import Lane
-from dispatcher.errors import BrokerUnavailable, ChannelRefused, is_out_of_reach
-from dispatcher.service.queue_kinds import NOT_FOUND, major_of, version_of
+from dispatcher.errors import NOT_FOUND, BrokerUnavailable, ChannelRefused, is_out_of_reach
+from dispatcher.service.queue_kinds import major_of, version_of
 from dispatcher.wire.protocol import LaneNames
 
 POLL_S: Final = 0.1
