@@ -30,9 +30,9 @@ from rich.table import Table
 
 from bench.blocked import consuming
 from bench.command import Command
-from bench.memory import Subject, empty
+from bench.memory import Subject
 from bench.relay.consumers import SETTLE_S, ProtocolConsumer
-from bench.relay.contenders import CONSUMERS, INBOUND, LANE, declare
+from bench.relay.contenders import CONSUMERS, INBOUND, LANE, declare, delete_queues
 from bench.relay.load import NUMBER_BYTES, Publisher
 from bench.relay.meter import Meter
 from bench.relay.rounds import Stage, until_done
@@ -124,7 +124,7 @@ async def worked_off(stage: Stage, spread: str, options: argparse.Namespace) -> 
     async with stage.place() as place:
         meter, subject = PausesMeter(messages), Subject(place)
         if options.queue != "classic":
-            await empty(place)
+            await delete_queues(place.amqp_url, [INBOUND])
             await declare(place.amqp_url, [INBOUND], options.queue)
         publisher = Publisher(INBOUND, shape=shape)
         await publisher.open(place.amqp_url)
@@ -138,7 +138,6 @@ async def worked_off(stage: Stage, spread: str, options: argparse.Namespace) -> 
         with subject.running():
             async with consuming(place, consumers):
                 await until_done(meter)
-        await empty(place)
         return WorkedOff(meter.rate, meter.pause_s)
 
 

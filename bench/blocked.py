@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.command import Command
-from bench.memory import PEAK_MB_MAX, Subject, empty
+from bench.memory import PEAK_MB_MAX, Subject
 from bench.relay.consumers import PREFETCH, ProtocolConsumer
 from bench.relay.contenders import CONSUMERS, INBOUND, LANE, Place
 from bench.relay.load import Publisher
@@ -130,7 +130,6 @@ async def waits(
                     await _until(subject, "dispatcher_consumers", CONSUMERS + (1 if backlog else 0))
                     await _send(place, meter, messages, per_second)
                     wait = _wait(meter, subject)
-        await empty(place)
         return wait, parked_s, acked_s
 
 

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.command import Command
-from bench.memory import Subject, empty
+from bench.memory import Subject
 from bench.relay.contenders import INBOUND, LANE, Place
 from bench.relay.load import NUMBER_BYTES, SENT_AT_BYTES, Publisher
 from bench.relay.rounds import Stage
@@ -166,7 +166,6 @@ async def dispatching(place: Place, hands: Hands, count: int, keys: dict[str, An
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    await empty(place)
 
 
 @asynccontextmanager

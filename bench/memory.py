@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import redis
-from pamqp import commands
 from rich.console import Console
 from rich.table import Table
 
@@ -29,12 +28,10 @@ from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.rounds import Stage
 from bench.relay.shapes import Shape
-from dispatcher.amqp.link import Link
 from dispatcher.client import GroupConsumer, Message
 from dispatcher.demo.dispatcher_process import DispatcherProcess
 from dispatcher.errors import DispatcherError
 from dispatcher.redis_store.scripts import LaneKeys
-from dispatcher.settings import RabbitSettings
 from dispatcher.wire.protocol import LaneNames
 
 PEAK_MB_MAX: Final = 300
@@ -146,13 +143,6 @@ async def fill(
     await publisher.close()
 
 
-async def empty(place: Place) -> None:
-    """With a million messages in it a vhost is deleted too slowly for the management API."""
-    link = await Link.open(RabbitSettings(url=place.amqp_url), name="bench", on_events=lambda _: None)
-    await link.call(await link.open_channel(), commands.Queue.Delete(queue=INBOUND))
-    await link.close()
-
-
 async def consume_slowly(place: Place, seconds: float) -> None:
     """Four consumers of the SDK that take their time."""
 
@@ -186,7 +176,6 @@ async def waiting(stage: Stage, messages: int, body_bytes: int, groups: int, sec
                 messages, body_bytes, groups, idle_mb, no_consumers_mb, subject.mb("VmHWM"),
                 await subject.settled(),
             )  # fmt: skip
-        await empty(place)
         return row
 
 

@@ -111,6 +111,15 @@ async def declare(url: str, queues: list[str], kind: str | None = None) -> None:
     await link.close()
 
 
+async def delete_queues(url: str, queues: list[str]) -> None:
+    """Delete them with all that is in them."""
+    link = await Link.open(RabbitSettings(url=url), name="bench", on_events=lambda _: None)
+    channel = await link.open_channel()
+    for queue in queues:
+        await link.call(channel, commands.Queue.Delete(queue=queue))
+    await link.close()
+
+
 async def until_consumed(url: str, queue: str) -> None:
     """Wait until somebody consumes the queue."""
     link = await Link.open(RabbitSettings(url=url), name="bench", on_events=lambda _: None)

@@ -14,7 +14,7 @@ from typing import Final
 import redis
 
 from bench.relay import cpu
-from bench.relay.contenders import INBOUND, Contender, Place, declare
+from bench.relay.contenders import INBOUND, Contender, Place, declare, delete_queues
 from bench.relay.load import Publisher
 from bench.relay.meter import Meter
 from bench.relay.shapes import Shape
@@ -121,9 +121,15 @@ class Stage:
             await declare(url, [INBOUND], self._inbound)
             yield Place(name, url, self._servers.redis_url, name, self._api)
         finally:
-            await asyncio.to_thread(self._api.delete_vhost, name)
+            await self._remove(name, url)
             for key in self._redis.scan_iter(match=f"*{name}*", count=1_000):
                 self._redis.delete(key)
+
+    async def _remove(self, vhost: str, url: str) -> None:
+        """With a million messages in it RabbitMQ deletes a vhost too slowly for its management API."""
+        queues = await asyncio.to_thread(self._api.request, f"queues/{vhost}?columns=name,exclusive")
+        await delete_queues(url, [queue["name"] for queue in queues if not queue.get("exclusive")])
+        await asyncio.to_thread(self._api.delete_vhost, vhost)
 
 
 @contextlib.asynccontextmanager
