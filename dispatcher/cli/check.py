@@ -15,6 +15,7 @@ from dispatcher.cli.check_management import check_management
 from dispatcher.cli.output import ACT, LOOK, console, counted, in_colour, print_error, print_json
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.access import Access
+from dispatcher.http.tls import server_context
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
@@ -45,7 +46,7 @@ def check(
     broker = check_broker(settings, findings)
     check_management(settings, management, broker, findings)
     _check_store(settings, findings)
-    _check_tokens(settings.http, findings)
+    _check_http(settings.http, findings)
     if settings.ledger is not None:
         _check_ledger(settings.ledger, findings)
     if settings.traces is not None:
@@ -63,12 +64,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_tokens(settings: HttpSettings, findings: Findings) -> None:
-    try:
-        Access.of(settings.tokens)
-    except ConfigurationError as refused:
-        for problem in refused.problems:
-            findings.problem(problem)
+def _check_http(settings: HttpSettings, findings: Findings) -> None:
+    for read in (lambda: Access.of(settings.tokens), lambda: server_context(settings)):
+        try:
+            read()
+        except ConfigurationError as refused:
+            for problem in refused.problems:
+                findings.problem(problem)
 
 
 def _check_ledger(settings: LedgerSettings, findings: Findings) -> None:

@@ -24,6 +24,7 @@ from dispatcher.http.metrics import registry
 from dispatcher.http.openapi import DOCUMENT_PATH, EVENTS_PATH, ROLE_PATH, document
 from dispatcher.http.samples import Samples
 from dispatcher.http.static_files import PAGE, read_files
+from dispatcher.http.tls import server_context
 from dispatcher.http.views import LaneView
 from dispatcher.settings import HttpSettings
 from dispatcher.wire.plain_text import printable
@@ -52,9 +53,10 @@ class HttpServer:
     """Serves these lanes from `start` to `stop`."""
 
     def __init__(self, settings: HttpSettings, lanes: Sequence[LaneView]) -> None:
-        """Raises ConfigurationError for a token that can't be read."""
+        """Raises ConfigurationError for a token or a certificate that can't be read."""
         self._settings = settings
         self._access = Access.of(settings.tokens)
+        self._tls = server_context(settings)
         self._lanes = lanes
         self._registry = registry(lanes)
         self._files = read_files()
@@ -87,7 +89,7 @@ class HttpServer:
         await runner.setup()
         host = self._settings.host
         try:
-            await web.TCPSite(runner, host, self.port).start()
+            await web.TCPSite(runner, host, self.port, ssl_context=self._tls).start()
         except OSError as error:
             await runner.cleanup()
             # asyncio puts its own sentence into strerror; a host that can't be resolved has a negative errno.
@@ -99,7 +101,8 @@ class HttpServer:
         self._runner = runner
         self._samples.start()
         self.port = int(runner.addresses[0][1])
-        log.info("http_listening", url=f"http://{f'[{host}]' if ':' in host else host}:{self.port}/")
+        scheme = "http" if self._tls is None else "https"
+        log.info("http_listening", url=f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/")
 
     async def stop(self) -> None:
         """Stop listening; nothing happens if it never did."""

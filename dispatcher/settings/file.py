@@ -163,7 +163,7 @@ class _Loader:
     def _section(self, key: str, model: type[_Model]) -> _Model | None:
         value = self._document.get(key, {})
         section, _ = _validate(model, value, (key,), self._problems)
-        if isinstance(section, RabbitSettings | RedisSettings):
+        if isinstance(section, RabbitSettings | RedisSettings | HttpSettings):
             for conflict in section.conflicts():
                 self._problems.add((key, conflict.keys[0]), conflict.text)
             for name in ("ca_file", "cert_file", "key_file"):

@@ -198,6 +198,23 @@ class HttpSettings(Model):
         default="127.0.0.1:8642", description="host:port; port 0 picks a free one and logs it."
     )
     tokens: TokenSettings = Field(default=TokenSettings(), description="Who may read, and who may act.")
+    cert_file: Annotated[str, Text()] | None = Field(
+        default=None, description="Serve TLS with this certificate (PEM, with its chain); null: plain HTTP."
+    )
+    key_file: Annotated[str, Text()] | None = Field(
+        default=None, description="Private key of cert_file; null: it is in the same file."
+    )
+    ca_file: Annotated[str, Text()] | None = Field(
+        default=None, description="Take only clients with a certificate signed by these CAs."
+    )
+
+    def conflicts(self) -> list[Conflict]:
+        """What its keys say against each other."""
+        return [
+            Conflict((name, "cert_file"), "needs cert_file")
+            for name in ("key_file", "ca_file")
+            if getattr(self, name) is not None and self.cert_file is None
+        ]
 
     @property
     def host(self) -> str:

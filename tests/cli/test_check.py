@@ -85,6 +85,15 @@ def test_servers_of_redis_in_a_list(run: Run, config_file: Path) -> None:
     assert "redis: connected to the master of 2 servers, database 0" in result.stdout
 
 
+@pytest.mark.usefixtures("inbound")
+def test_files_and_tokens_of_the_http_port(run: Run, config_file: Path) -> None:
+    written = yaml.safe_load(config_file.read_text())
+    written["http"] = {"cert_file": str(config_file), "tokens": {"viewer": "env:NOT_THERE"}}
+    config_file.write_text(yaml.safe_dump(written))
+    found = [problem.split(":")[0] for problem in levels(run)["problem"]]
+    assert found == ["http.tokens.viewer", "http.cert_file"]
+
+
 class _Overview(BaseHTTPRequestHandler):
     """The management API of some other RabbitMQ."""
 
