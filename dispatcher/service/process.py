@@ -86,9 +86,9 @@ async def _serve(settings: Settings, reread: Reread, worker: Worker | None) -> N
     server = HttpServer(settings.http, lanes.runners)
     await server.start()
     lanes.start()
-    log.info("dispatcher_started", lanes=[runner.name for runner in lanes.runners])
     if worker is not None:
-        worker.has_started()
+        worker.has_started()  # before the log says so: whoever reads it may kill this process at once
+    log.info("dispatcher_started", lanes=[runner.name for runner in lanes.runners])
     try:
         await _first(stop, lanes.failed)
     finally:
