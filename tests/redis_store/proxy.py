@@ -17,8 +17,9 @@ class Proxy:
         self._target = urlsplit(redis_url)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.swallow_replies = False
-        self.refuse = False
+        self.refuse = self._over = False
         self._released = asyncio.Event()
         self._bytes_left = math.inf  # towards Redis, until they are held
 
@@ -55,10 +56,17 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._server is not None
-        self.cut()
         self._server.close()
+        self._over = True
+        self.cut()
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         if self.refuse:
             writer.transport.abort()
             return
@@ -66,6 +74,10 @@ class Proxy:
             there_reader, there = await asyncio.open_connection(self._target.hostname, self._target.port)
         except OSError:  # Redis is not there now
             writer.transport.abort()
+            return
+        if self._over:  # since then
+            for end in (writer, there):
+                end.transport.abort()
             return
         ends = {writer, there}
         self._writers |= ends
