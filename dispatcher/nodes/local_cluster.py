@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -23,15 +23,21 @@ from dispatcher.nodes.process import POLL_S, GuardedProcess
 PAUSE_MINORITY: Final = "pause_minority"
 #: A thread for Erlang's processes of each node: several nodes share a test machine.
 _ONE_SCHEDULER: Final = "+S 1:1"
+#: The nodes that decide on streams; RabbitMQ looks every half a minute which nodes there are.
+_STREAM_MEMBERS: Final = (
+    "case ra:members({rabbit_stream_coordinator, node()}) of {ok, M, _} -> [N || {_, N} <- M]; _ -> [] end"
+)
 
 
 class ClusterNode(LocalRabbitMQ):
     """One node of a cluster, with the cluster's port mapper and cookie."""
 
     def __init__(
-        self, config: Iterable[str], plugins: Iterable[str], epmd_port: int, cookie: str, ticktime_s: int
-    ) -> None:
+        self, config: Iterable[str], plugins: Iterable[str], epmd_port: int, cookie: str, ticktime_s: int,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(config, plugins)
+        self._node = name or self._node
         self._epmd_port = epmd_port
         self._cookie = cookie
         self._ticktime_s = ticktime_s
@@ -60,6 +66,18 @@ class ClusterNode(LocalRabbitMQ):
     def start_app(self) -> None:
         """`rabbitmqctl start_app`. Raises DispatcherError."""
         self._start_at_last(lambda: self.evaluate("rabbit:start()"))
+
+    def knows_streams(self) -> bool:
+        """A node that has joined takes up to a minute for that. Before that RabbitMQ 3.10 confirms nothing
+        that is published to a stream through it."""
+        return self.evaluate("whereis(rabbit_stream_coordinator)") != "undefined"
+
+    def join(self, other: ClusterNode) -> None:
+        """`rabbitmqctl stop_app`, `reset`, `join_cluster`, `start_app`. Raises DispatcherError."""
+        self.stop_app()
+        self.evaluate("rabbit_mnesia:reset()")
+        self.evaluate(f"ok = rabbit_mnesia:join_cluster('{other.node}', disc)")
+        self.start_app()
 
     def drain(self) -> None:
         """`rabbitmq-upgrade drain`: clients are sent away, other nodes lead its queues. A start ends that."""
@@ -152,9 +170,9 @@ class LocalCluster:
         for _ in range(size):
             self._lay_out_another()
 
-    def _lay_out_another(self) -> ClusterNode:
-        node = ClusterNode(self._config, self._plugins, self._epmd_port, self._cookie, self._ticktime_s)
-        if self.nodes:
+    def _lay_out_another(self, name: str | None = None) -> ClusterNode:
+        node = ClusterNode(self._config, self._plugins, self._epmd_port, self._cookie, self._ticktime_s, name)
+        if self.nodes and name is None:
             node.config += _peers(self.nodes[0], node)
         self.nodes.append(node)
         return node
@@ -184,7 +202,7 @@ class LocalCluster:
         """The name of the node that leads a quorum queue, or has a classic one; as far as a node that runs
         knows. Raises DispatcherError when there is no such queue."""
         name = f'rabbit_misc:r(<<"{vhost}">>, queue, <<"{queue}">>)'
-        said = self._ask(f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), amqqueue:qnode(Q)")
+        said = self.ask(f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), amqqueue:qnode(Q)")
         return said.strip(" '")
 
     def forget(self, lost: ClusterNode) -> None:
@@ -192,14 +210,21 @@ class LocalCluster:
         no quorum queue counts its member any more. Raises DispatcherError."""
         lost.close()
         self.nodes.remove(lost)
-        self._ask(f"rabbit_mnesia:forget_cluster_node('{lost.node}', false)")
+        self.ask(f"rabbit_mnesia:forget_cluster_node('{lost.node}', false)")
         self._until_none_is_left(f"rabbit_quorum_queue:shrink_all('{lost.node}')")
 
-    def add(self) -> ClusterNode:
-        """A new node joins; it has no queue. The first of the others runs. Raises what LocalNode.start
-        raises."""
-        node = self._lay_out_another()
+    def add(self, name: str | None = None) -> ClusterNode:
+        """A new node joins; it has no queue. The first of the others runs. `name`: of one that was forgotten,
+        whose replicas of streams it gets. Raises what LocalNode.start raises."""
+        if name is not None:
+            self._wait_until(lambda: name not in self.ask(_STREAM_MEMBERS), "streams go without it")
+        node = self._lay_out_another(name)
         node.start()
+        if name is not None:
+            # RabbitMQ may give it a replica before it looks for its peers. Then it is not empty, and does not
+            # join by itself (seen with 3.10).
+            node.join(self.nodes[0])
+            self._wait_until(node.knows_streams, "it knows streams")
         self.wait_for(self.nodes)
         return node
 
@@ -212,13 +237,16 @@ class LocalCluster:
     def _until_none_is_left(self, change: str) -> None:
         """Evaluate it again and again: it returns the queues that were not changed before. RabbitMQ refuses a
         change of a queue that is electing a leader, or that has not ended another change."""
+        self._wait_until(lambda: self.ask(change) == "[]", change)
+
+    def _wait_until(self, happens: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while (said := self._ask(change)) != "[]":
+        while not happens():
             if time.monotonic() >= deadline:
-                raise DispatcherError(f"{change} does not end: {said}")
+                raise DispatcherError(f"not within {START_TIMEOUT_S:.0f} s: {what}")
             time.sleep(POLL_S)
 
-    def _ask(self, expression: str) -> str:
+    def ask(self, expression: str) -> str:
         """Evaluate it on a node that runs. Raises DispatcherError."""
         return next(node for node in self.nodes if node.sees()).evaluate(expression)
 

@@ -24,12 +24,13 @@ class ClusterServers:
 
     def __init__(self, partition_handling: str) -> None:
         self.cluster = LocalCluster(ticktime_s=TICKTIME_S, partition_handling=partition_handling)
+        self.nodes = [*self.cluster.nodes]  # in the order of the proxies
         self.redis = LocalRedis()
 
     @property
     def rabbitmq(self) -> ClusterNode:
         """The first node."""
-        return self.cluster.nodes[0]
+        return self.nodes[0]
 
     @property
     def amqp_url(self) -> str:
@@ -47,6 +48,12 @@ class ClusterServers:
         """End everything and remove its data."""
         self.cluster.close()
         self.redis.close()
+
+    def replace(self, lost: ClusterNode, name: str | None = None) -> ClusterNode:
+        """A new node takes the place of one that was forgotten, called `name`. Raises DispatcherError."""
+        node = self.cluster.add(name)
+        self.nodes[self.nodes.index(lost)] = node
+        return node
 
     def promote_a_replica(self) -> float:
         """Kill the primary once a replica has what it had a moment ago, and have that in its place.

@@ -14,18 +14,18 @@ from typing import Any
 from dispatcher.nodes.local import LocalNode
 from tests.chaos.commands import Commands, Happened, picked
 from tests.chaos.deciding import Decider
-from tests.chaos.node_faults import NodeFaults
 from tests.chaos.operator import Operator
 from tests.chaos.parts import Outage, Process, Replica
 from tests.chaos.plan import Fault
 from tests.chaos.stage import Stage
+from tests.chaos.upkeep import Upkeep
 from tests.waiting import eventually
 
 SDK_KINDS = ("async", "blocking", "iterating")
 EXTRA_KINDS = (*SDK_KINDS, "bare")
 
 
-class Faults(Commands, NodeFaults):
+class Faults(Commands, Upkeep):
     """Every kind of fault is a method of its name."""
 
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:

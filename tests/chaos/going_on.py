@@ -21,7 +21,7 @@ STALL_S: Final = 15.0
 STALL_AFTER_STOP_S: Final = 10.0
 #: A node that stands still is given up at the latest after this time, and nobody can do anything before.
 GIVEN_UP_S: Final = 1.25 * TICKTIME_S
-STOPS: Final = ("stop_node", "stop_app")
+STOPS: Final = ("stop_node", "stop_app", "upgrade_node")
 FREEZES: Final = ("freeze_node",)
 #: After these a node may go on apart from the others, unless it pauses; a lane may be led through it then.
 PARTS: Final = ("freeze_node", "part_node")

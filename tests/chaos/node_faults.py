@@ -161,7 +161,9 @@ class NodeFaults:
         return self._stage.cluster.cluster
 
     def _nodes(self) -> list[ClusterNode]:
-        return self._cluster().nodes
+        """In the order of the proxies."""
+        assert self._stage.cluster is not None
+        return self._stage.cluster.nodes
 
     async def lose_redis_primary(self, fault: Fault, happened: Happened) -> None:
         """A replica takes its place, perhaps without what was written last."""

@@ -31,8 +31,8 @@ READER_KINDS: Final = ("reading", "reading", REMEMBERING := "remembering")
 
 #: What nodes of a cluster do that lose sight of others. The first is what it should be.
 PARTITIONS: Final = (PAUSE_MINORITY, PAUSE_MINORITY, "autoheal", "ignore")
-#: So long before the end no node of a cluster is hurt any more: lanes have this time to go on.
-CALM_S: Final = 20.0
+#: So long before the end nothing of these streams begins any more: lanes have this time to go on.
+CALM_S: Final = {"node": 20.0, "upkeep": 60.0}
 
 
 class Span(NamedTuple):
@@ -111,12 +111,13 @@ STREAMS: Final = {
 }  # fmt: skip
 
 
-#: On a cluster. A node is hurt only while all others are well.
+#: On a cluster. A node is hurt only while all others are well; who looks after the cluster waits for that.
 ON_CLUSTER: Final = {
     "node": Stream(22.0, (
         Kind("kill_node", 3, MIDDLE), Kind("stop_node", 2, MIDDLE), Kind("stop_app", 2, MIDDLE),
         Kind("freeze_node", 1, SHORT), Kind("freeze_node", 2, NODE_GIVEN_UP), Kind("part_node", 3, PARTED),
     )),
+    "upkeep": Stream(60.0, (Kind("lose_node", 2, MIDDLE), Kind("upgrade_nodes", 1, SHORT))),
     "dispatcher": Stream(12.0, (
         Kind("kill_leader", 3, SHORT), Kind("kill_other", 1, SHORT), Kind("stop_leader", 1, SHORT),
     )),
@@ -287,9 +288,7 @@ class Plan:
             (
                 fault
                 for name, stream in (ON_CLUSTER if on_cluster else STREAMS).items()
-                for fault in _drawn(
-                    random.Random(f"{seed} {name}"), stream, seconds - CALM_S * (name == "node")
-                )
+                for fault in _drawn(random.Random(f"{seed} {name}"), stream, seconds - CALM_S.get(name, 0.0))
             ),
             key=lambda fault: fault.at_s,
         )

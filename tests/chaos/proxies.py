@@ -39,6 +39,10 @@ class Proxies:
         for way in self.ways:
             way.resume()
 
+    def lead_to(self, node: int, url: str) -> None:
+        """Another one has taken the place of this node: its host name means that one from now on."""
+        self.ways[node].point_at(url)
+
     def used(self) -> int:
         """The node that most of the open connections go to."""
         return max(range(len(self.ways)), key=lambda node: sum(map(_is_open, self.ways[node].connections)))

@@ -24,6 +24,7 @@ COLOURS = {
     "dispatcher": "tab:blue", "consumer": "tab:green", "stuck": "tab:brown", "producer": "tab:gray",
     "operator": "tab:purple", "operations": "tab:pink", "decisions": "tab:olive",
     "configuration": "tab:cyan", "redis": "tab:orange", "broker": "tab:red", "node": "tab:red",
+    "upkeep": "tab:red",
 }  # fmt: skip
 _STREAM_OF = {
     kind.name: name for streams in (STREAMS, ON_CLUSTER) for name, stream in streams.items()
@@ -142,7 +143,7 @@ class Report:
             bars = [(h.since_s, max(h.until_s - h.since_s, 0.2)) for h in mine]
             faults.broken_barh(bars, (place - 0.4, 0.8), color=colour, alpha=0.6)
             for h in mine:
-                if stream in ("broker", "node"):
+                if stream in ("broker", "node", "upkeep"):
                     rates.axvspan(h.since_s, h.until_s, color=colour, alpha=0.12)
         faults.set_yticks(range(len(COLOURS)), list(COLOURS))
         faults.set_xlabel("seconds")

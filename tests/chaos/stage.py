@@ -84,7 +84,7 @@ class Stage:
     @property
     def nodes(self) -> list[LocalRabbitMQ]:
         """Of RabbitMQ."""
-        return [self.servers.rabbitmq] if self.cluster is None else [*self.cluster.cluster.nodes]
+        return [self.servers.rabbitmq] if self.cluster is None else [*self.cluster.nodes]
 
     @property
     def rabbitmq(self) -> RabbitSettings:
@@ -102,7 +102,7 @@ class Stage:
         client = await Client.open(self.rabbitmq)
         for lane in self.lanes:
             await self._declare_inbound(client, lane)
-            await _declare_target(client, lane)
+            await self._declare_target(client, lane)
         await client.close()
         for number in range(2):
             await self._start_replica(f"dispatcher{number}")
@@ -130,6 +130,13 @@ class Stage:
             await client.declare(high, x_queue_version=self.plan.settings.queue_version)
         for queue in lane.queues if self.cluster else (low,):
             await client.declare(queue, x_queue_type="quorum", x_delivery_limit=DELIVERY_LIMIT)
+
+    async def _declare_target(self, client: Client, lane: LaneOnStage) -> None:
+        kind = {"x_queue_type": "quorum", "x_delivery_limit": DELIVERY_LIMIT} if self.cluster else {}
+        await client.declare(lane.target, **kind)
+        call, channel = client.link.call, client.channel
+        await call(channel, commands.Exchange.Declare(exchange=EXCHANGE, durable=True))
+        await call(channel, commands.Queue.Bind(queue=lane.target, exchange=EXCHANGE, routing_key=lane.name))
 
     async def _start_replica(self, name: str) -> None:
         rabbitmq = await self._proxy()
@@ -292,7 +299,7 @@ class Stage:
         try:
             await asyncio.to_thread(server.start)
         except DispatcherError:
-            self._keep_logs(server, "first-attempt-")
+            self.keep_logs(server, "first-attempt-")
             await asyncio.to_thread(server.start)
             return False
         return True
@@ -319,21 +326,14 @@ class Stage:
             replica.process.close()
         await self._stack.aclose()
         for server in (*self.nodes, self.servers.redis):
-            self._keep_logs(server)
+            self.keep_logs(server)
         await asyncio.to_thread(self.servers.close)
 
-    def _keep_logs(self, server: LocalNode, when: str = "") -> None:
-        """They tell why a server did not start again."""
+    def keep_logs(self, server: LocalNode, when: str = "") -> None:
+        """They tell why a server did not start again, or what it did before it was lost."""
         which = "" if self.cluster is None or server not in self.nodes else str(self.nodes.index(server))
         for log in server.logs():
             shutil.copyfile(log, self.folder / f"{server.name}{which}-{when}{log.name}")
-
-
-async def _declare_target(client: Client, lane: LaneOnStage) -> None:
-    await client.declare(lane.target)
-    call, channel = client.link.call, client.channel
-    await call(channel, commands.Exchange.Declare(exchange=EXCHANGE, durable=True))
-    await call(channel, commands.Queue.Bind(queue=lane.target, exchange=EXCHANGE, routing_key=lane.name))
 
 
 @contextlib.asynccontextmanager

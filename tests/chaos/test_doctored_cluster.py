@@ -155,4 +155,8 @@ def test_a_plan_on_a_cluster_hurts_nodes_and_leaves_lanes_the_time_to_go_on() ->
     names = {kind.name for kind in ON_CLUSTER["node"].kinds}
     assert {fault.name for fault in plan.faults} & names
     assert max(fault.at_s for fault in plan.faults if fault.name in names) < 80.0
+    upkeep = {kind.name for kind in ON_CLUSTER["upkeep"].kinds}
+    longer = [fault for fault in Plan(1, 600.0, on_cluster=True).faults if fault.name in upkeep]
+    assert {fault.name for fault in longer} == upkeep
+    assert max(fault.at_s for fault in longer) < 540.0
     assert not {fault.name for fault in Plan(1, 100.0).faults} & names

@@ -36,7 +36,7 @@ def test_what_was_sent_before_the_fault_does_not_count() -> None:
     assert late(Settled(9.9, 10.5), Settled(10.1, 26.0))
 
 
-@pytest.mark.parametrize("name", ["stop_node", "stop_app"])
+@pytest.mark.parametrize("name", ["stop_node", "stop_app", "upgrade_node"])
 def test_a_clean_stop_has_less_time(name: str) -> None:
     stop = KILL._replace(name=name)
     assert not late(Settled(10.1, 19.9), fault=stop)
@@ -61,6 +61,13 @@ def test_what_else_is_done_to_a_lane_gives_it_its_time_once_more() -> None:
 def test_a_lane_whose_queues_are_on_one_node_has_its_time_when_that_is_back() -> None:
     assert not late(Settled(10.1, 36.9), waits=ALL)
     assert late(Settled(10.1, 37.1), waits=ALL)
+
+
+def test_such_a_lane_has_nothing_on_a_node_that_is_lost_for_good() -> None:
+    for name in ("lose_node", "replace_node"):
+        lost = KILL._replace(name=name)
+        assert not late(Settled(10.1, 24.9), fault=lost, waits=ALL)
+        assert late(Settled(10.1, 25.1), fault=lost, waits=ALL)
 
 
 def test_a_lane_may_be_led_through_a_node_that_goes_on_apart() -> None:
