@@ -24,6 +24,7 @@ from rich.console import Console
 from dispatcher.errors import DispatcherError
 from dispatcher.nodes.installed import ensure_installed
 from dispatcher.wire.shards import shard_name
+from tests.chaos.fail_overs import WAYS
 from tests.chaos.faults import Faults
 from tests.chaos.going_on import STALL_AFTER_STOP_S, STALL_S, Limits
 from tests.chaos.lanes import LaneOnStage
@@ -83,13 +84,16 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall", type=float, metavar="SECONDS", help=stall)
     after_stop = f"the same after a clean stop ({STALL_AFTER_STOP_S:.0f}; needs --cluster)"
     parser.add_argument("--stall-after-stop", type=float, metavar="SECONDS", help=after_stop)
+    redis = "who finds another Redis: proxies, Sentinel, or a Redis Cluster (proxies; needs --cluster)"
+    parser.add_argument("--redis", choices=WAYS, help=redis)
     parser.add_argument(
         "--ledger", action="store_true", help="keep a ledger, run the pipeline over it, and check its report"
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="where to put the report and the record")
     options = parser.parse_args(arguments)
-    if not options.cluster and (options.stall, options.stall_after_stop) != (None, None):
-        parser.error("--stall and --stall-after-stop are for --cluster")
+    for_cluster = (options.stall, options.stall_after_stop, options.redis)
+    if not options.cluster and for_cluster != (None, None, None):
+        parser.error("--stall, --stall-after-stop and --redis are for --cluster")
     if options.rate is None:
         options.rate = RATE_ON_CLUSTER if options.cluster else RATE
     return options
@@ -132,7 +136,8 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
 
     console.print(f"record: {record}", highlight=False)
     ledger = folder / "ledger" if options.ledger else None
-    async with staged(record, plan, lanes, options.rate, ledger) as stage:
+    redis = WAYS[options.redis]() if options.redis else None
+    async with staged(record, plan, lanes, options.rate, ledger, redis) as stage:
         begun = time.monotonic()
         faults = Faults(stage, say)
         progress = asyncio.create_task(_progress(stage.handled, say))

@@ -136,7 +136,8 @@ def gather(stage: Stage, lane: LaneOnStage, there: Found = NOTHING) -> Evidence:
     )
     story = story._replace(gone=balanced.gone)
     times = Times(
-        stage.evicts_after_s(lane), sent, first_attempts(handlings), led, _hindered(stage, restored), gaps,
+        stage.evicts_after_s(lane), sent, first_attempts(handlings), led,
+        _hindered(stage, lane, restored), gaps,
     )  # fmt: skip
     wrong_ends += judged(lives, told, stage.evictions, times)
     return Evidence(lane, handlings, confirmed, story, wrong_ends, balanced.violations)
@@ -248,10 +249,10 @@ def _by_dispatchers(told: list[Told], stage: Stage) -> list[Eviction]:
     ]
 
 
-def _hindered(stage: Stage, restored: list[float]) -> dict[str, list[Interval]]:
+def _hindered(stage: Stage, lane: LaneOnStage, restored: list[float]) -> dict[str, list[Interval]]:
     """When a dispatcher may not have seen, or not been able to do anything about what it saw."""
     servers = [(outage.since, outage.until) for outage in stage.rabbitmq_outages]
-    for outage in stage.redis_outages:
+    for outage in stage.redis_outages_of(lane):
         latest = outage.until + (RESTORED_S if outage.back_to is not None else 0.0)
         written_back = min((at for at in restored if at > outage.until), default=latest)
         servers.append((outage.since, min(latest, written_back)))
@@ -369,7 +370,7 @@ def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
     """When Redis lost data, and a leader ended before it had written its state back (see Forgotten)."""
     led, restored = leaderships(stage, lane)
     found = []
-    for outage in stage.redis_outages:
+    for outage in stage.redis_outages_of(lane):
         if outage.back_to is None:
             continue
         next_led = min((one.since for one in led if one.since > outage.since), default=math.inf)

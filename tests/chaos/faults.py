@@ -17,6 +17,7 @@ from tests.chaos.deciding import Decider
 from tests.chaos.operator import Operator
 from tests.chaos.parts import Outage, Process, Replica
 from tests.chaos.plan import Fault
+from tests.chaos.redis_faults import RedisFaults
 from tests.chaos.stage import Stage
 from tests.chaos.upkeep import Upkeep
 from tests.waiting import eventually
@@ -25,7 +26,7 @@ SDK_KINDS = ("async", "blocking", "iterating")
 EXTRA_KINDS = (*SDK_KINDS, "bare")
 
 
-class Faults(Commands, Upkeep):
+class Faults(Commands, Upkeep, RedisFaults):
     """Every kind of fault is a method of its name."""
 
     def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""What happens to the nodes of a cluster, one at a time, and to the primary of Redis."""
+"""What happens to the nodes of a cluster, one at a time."""
 
 from __future__ import annotations
 
@@ -36,15 +36,11 @@ class NodeFaults:
 
     _stage: Stage
     _rabbitmq_busy: asyncio.Lock
-    _redis_busy: asyncio.Lock
 
     def _lane(self, fault: Fault) -> LaneOnStage:
         raise NotImplementedError
 
     async def _last(self, fault: Fault) -> None:
-        raise NotImplementedError
-
-    async def _led(self) -> bool:
         raise NotImplementedError
 
     async def kill_node(self, fault: Fault, happened: Happened) -> None:
@@ -164,16 +160,3 @@ class NodeFaults:
         """In the order of the proxies."""
         assert self._stage.cluster is not None
         return self._stage.cluster.nodes
-
-    async def lose_redis_primary(self, fault: Fault, happened: Happened) -> None:
-        """A replica takes its place, perhaps without what was written last."""
-        if not await self._led():
-            happened.note = "skipped: nobody leads"
-            return
-        async with self._redis_busy:
-            assert self._stage.cluster is not None
-            since = await asyncio.to_thread(self._stage.cluster.promote_a_replica)
-            for replica in self._stage.replicas:
-                replica.redis.point_at(self._stage.cluster.redis_url)
-            outage = Outage(since, time.monotonic(), killed=True, back_to=since, promoted=True)
-            self._stage.redis_outages.append(outage)

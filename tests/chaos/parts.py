@@ -113,6 +113,7 @@ class Outage:
     killed: bool = False
     back_to: float | None = None
     promoted: bool = False  # another Redis took its place, which may lack what was written last
+    lanes: frozenset[str] | None = None  # of Redis: whose data was there; None: all
 
 
 class NodeFault(NamedTuple):

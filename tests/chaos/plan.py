@@ -49,6 +49,8 @@ MOMENT, SHORT, MIDDLE = Span(0.0, 0.0), Span(0.1, 3.0), Span(1.0, 6.0)
 DISPATCHER_LOST, CONSUMER_LOST = Span(9.0, 14.0), Span(21.0, 28.0)
 #: Longer than a cluster takes to give up a node that stands still.
 NODE_GIVEN_UP, PARTED = Span(9.0, 14.0), Span(1.0, 14.0)
+#: A replica knows nothing of the last five seconds, or of more.
+WRITES_LOST = Span(5.0, 8.0)
 #: Longer than any of ACK_TIMEOUTS_S, for most leaders.
 OVERDUE = Span(8.0, 16.0)
 
@@ -130,7 +132,10 @@ ON_CLUSTER: Final = {
         Kind("rebalance", 2, MOMENT), Kind("move_group", 2, MOMENT), Kind("close_group", 1, MOMENT),
         Kind("pause_group", 1, MIDDLE), Kind("pin_group", 1, MIDDLE),
     )),
-    "redis": Stream(40.0, (Kind("lose_redis_primary", 1, MOMENT),)),
+    "redis": Stream(40.0, (
+        Kind("lose_redis_primary", 2, MOMENT), Kind("lose_redis_writes", 2, WRITES_LOST),
+        Kind("flip_redis", 1, WRITES_LOST),
+    )),
 }  # fmt: skip
 
 

@@ -18,11 +18,13 @@ from dispatcher.errors import DispatcherError
 from dispatcher.judge.judge import Move
 from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.local_rabbitmq import LocalRabbitMQ
+from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.servers import PrivateServers
 from dispatcher.settings import RabbitSettings
 from tests import forking
 from tests.chaos.cluster import ClusterServers
 from tests.chaos.decisions import Decision
+from tests.chaos.fail_overs import FailOver, Proxied
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.parts import Eviction, NodeFault, Outage, Process, Replica
 from tests.chaos.plan import CONCURRENT, DISPATCHER_HEARTBEAT_S, READER_KINDS, READERS, Plan
@@ -56,14 +58,17 @@ class Stage:
     """The running system, and what was done to it. All times are CLOCK_MONOTONIC."""
 
     def __init__(
-        self, folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float, ledger: Path | None = None
-    ) -> None:
+        self, folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float, ledger: Path | None = None,
+        redis: FailOver | None = None,
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.plan = plan
         self.lanes = lanes
         self.rate = rate
         self.ledger = ledger  # where it goes; None: there is none
-        self.cluster = ClusterServers(plan.settings.partitions) if plan.on_cluster else None
+        self.cluster = (
+            ClusterServers(plan.settings.partitions, redis or Proxied()) if plan.on_cluster else None
+        )
         self.servers = self.cluster or PrivateServers()
         self.replicas: list[Replica] = []
         self.consumers: list[Process] = []
@@ -85,6 +90,14 @@ class Stage:
     def nodes(self) -> list[LocalRabbitMQ]:
         """Of RabbitMQ."""
         return [self.servers.rabbitmq] if self.cluster is None else [*self.cluster.nodes]
+
+    @property
+    def redis_servers(self) -> list[LocalRedis]:
+        return [self.servers.redis] if self.cluster is None else [*self.cluster.fail_over.servers]
+
+    def redis_outages_of(self, lane: LaneOnStage) -> list[Outage]:
+        """Those of the Redis that has this lane."""
+        return [o for o in self.redis_outages if o.lanes is None or lane.name in o.lanes]
 
     @property
     def rabbitmq(self) -> RabbitSettings:
@@ -165,7 +178,10 @@ class Stage:
             keys |= {"rebalance": {**keys["rebalance"], "pause": pause}, **changed}
             shards = {"shards": lane.shards} if lane.shards > 1 else {}
             lanes[lane.whole] = {"inbound": inbound, **keys, **shards}
-        written = document(replica.rabbitmq.url, replica.redis.url, PREFIX, lanes)
+        redis_url = replica.redis.url
+        if self.cluster is not None:
+            redis_url = self.cluster.fail_over.url(redis_url)
+        written = document(replica.rabbitmq.url, redis_url, PREFIX, lanes)
         if isinstance(replica.rabbitmq, Proxies):
             written["rabbitmq"] = {"urls": replica.rabbitmq.urls}
         written["rabbitmq"]["heartbeat"] = f"{DISPATCHER_HEARTBEAT_S}s"
@@ -274,7 +290,7 @@ class Stage:
 
     async def heal(self) -> None:
         """Everything is there again and nothing is held back."""
-        for server in (*self.nodes, self.servers.redis):
+        for server in (*self.nodes, *self.redis_servers):
             await self.start_again(server)
         for process in [*self.living(self.consumers), *self.living(self.producers)]:
             process.proxy.resume()
@@ -325,22 +341,28 @@ class Stage:
         for replica in self.replicas:
             replica.process.close()
         await self._stack.aclose()
-        for server in (*self.nodes, self.servers.redis):
+        for server in (*self.nodes, *self.redis_servers):
             self.keep_logs(server)
         await asyncio.to_thread(self.servers.close)
 
     def keep_logs(self, server: LocalNode, when: str = "") -> None:
         """They tell why a server did not start again, or what it did before it was lost."""
-        which = "" if self.cluster is None or server not in self.nodes else str(self.nodes.index(server))
+        alike: list[LocalNode] = [*self.nodes] if server in self.nodes else [*self.redis_servers]
+        which = str(alike.index(server)) if len(alike) > 1 else ""
         for log in server.logs():
             shutil.copyfile(log, self.folder / f"{server.name}{which}-{when}{log.name}")
 
 
 @contextlib.asynccontextmanager
 async def staged(
-    folder: Path, plan: Plan, lanes: list[LaneOnStage], rate: float, ledger: Path | None = None
+    folder: Path,
+    plan: Plan,
+    lanes: list[LaneOnStage],
+    rate: float,
+    ledger: Path | None = None,
+    redis: FailOver | None = None,
 ) -> AsyncIterator[Stage]:
-    stage = Stage(folder, plan, lanes, rate, ledger)
+    stage = Stage(folder, plan, lanes, rate, ledger, redis)
     try:
         await stage.begin()
         yield stage

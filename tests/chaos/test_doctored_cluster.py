@@ -9,6 +9,7 @@ import pytest
 from tests.chaos.cluster import ClusterServers
 from tests.chaos.doctored import LANE, ONE, THREE, TWO, Doctored, handled
 from tests.chaos.evidence import gather
+from tests.chaos.fail_overs import Proxied
 from tests.chaos.going_on import Limits
 from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.parts import NodeFault, Outage
@@ -24,7 +25,7 @@ AGAIN = handled(3, 5.0, 1, epoch=2)
 @pytest.fixture
 def on_cluster(doctored: Doctored) -> Iterator[Doctored]:
     """Consumer `a` is connected to node 0."""
-    servers = doctored.stage.cluster = ClusterServers(PARTITIONS[0])
+    servers = doctored.stage.cluster = ClusterServers(PARTITIONS[0], Proxied())
     doctored.stage.rabbitmq_outages.append(KILLED_NODE)
     ways = [TcpProxy(f"amqp://127.0.0.1:{port}/") for port in (1, 2, 3)]
     ways[0].connections = [Connection(0.0)]
@@ -147,6 +148,27 @@ def test_a_replica_lacks_nothing_if_one_leader_saw_it_take_over(on_cluster: Doct
     assert "doubled" in on_cluster.found()
     on_cluster.led_at(4.4)
     assert "doubled" not in on_cluster.found()
+
+
+def test_what_a_replica_lacks_that_was_cut_off_is_no_excuse_while_one_leads(on_cluster: Doctored) -> None:
+    cut_off = Outage(8.0, 8.2, killed=True, back_to=2.0, promoted=True)
+    on_cluster.stage.redis_outages.append(cut_off)
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    on_cluster.write(on_cluster.b, handled(3, 10.0, 1, epoch=2))
+    on_cluster.led_at(0.5)
+    assert "doubled" in on_cluster.found()
+    on_cluster.led_at(8.4)
+    assert "doubled" not in on_cluster.found(), "the settles that it lacked were known to nobody"
+
+
+def test_what_the_redis_of_another_lane_has_lost_is_no_excuse(on_cluster: Doctored) -> None:
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    on_cluster.write(on_cluster.b, AGAIN)
+    on_cluster.led_at(4.4)
+    for lanes, is_found in ((frozenset({"another"}), True), (frozenset({LANE.name}), False)):
+        lost = Outage(3.5, 4.0, killed=True, back_to=3.5, promoted=True, lanes=lanes)
+        on_cluster.stage.redis_outages = [lost]
+        assert ("doubled" in on_cluster.found()) == is_found
 
 
 def test_a_plan_on_a_cluster_hurts_nodes_and_leaves_lanes_the_time_to_go_on() -> None:

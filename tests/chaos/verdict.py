@@ -132,7 +132,7 @@ def after_faults(stage: Stage, evidence: Evidence, limits: Limits, until: float)
     """How long the lane stood still after each fault of a node."""
     lane = evidence.lane
     sent = produced(stage, lane).sent
-    hindered = [(outage.since, outage.until) for outage in stage.redis_outages]
+    hindered = [(outage.since, outage.until) for outage in stage.redis_outages_of(lane)]
     for replica in stage.replicas:
         hindered += [(at, at + SHORT.longest_s) for at in replica.ended_at]  # then it is started again
         hindered += replica.slow
