@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 
 from dispatcher.nodes import LocalRedis
 from tests.chaos.commands import Happened
@@ -33,25 +34,38 @@ class RedisFaults:
 
     async def lose_redis_primary(self, fault: Fault, happened: Happened) -> None:
         """A replica takes its place, perhaps without what was written last."""
-        async with self._redis_busy:
-            await self._fail_over(fault, happened, unseen=False)
+        async with self._alone(happened) as redis:
+            if redis is not None:
+                await self._fail_over(redis, fault, happened, unseen=False)
 
     async def lose_redis_writes(self, fault: Fault, happened: Happened) -> None:
         """The same of a replica that was cut off, and knows nothing of what was written meanwhile."""
-        async with self._redis_busy:
-            await self._fail_over(fault, happened, unseen=True)
+        async with self._alone(happened) as redis:
+            if redis is not None:
+                await self._fail_over(redis, fault, happened, unseen=True)
 
     async def flip_redis(self, fault: Fault, happened: Happened) -> None:
         """There and back: each lacks what the other one got."""
-        async with self._redis_busy:
-            if self._redis().flips:
-                await self._there_and_back(fault, happened)
-                return
-            await self._fail_over(fault, happened, unseen=True)
-            await self._fail_over(fault, happened, unseen=True)
+        async with self._alone(happened) as redis:
+            if redis is not None and redis.flips:
+                await self._there_and_back(redis, fault, happened)
+            elif redis is not None:
+                await self._fail_over(redis, fault, happened, unseen=True)
+                await self._fail_over(redis, fault, happened, unseen=True)
 
-    async def _fail_over(self, fault: Fault, happened: Happened, *, unseen: bool) -> None:
-        redis, pair, lanes = await self._pair(fault, happened)
+    @asynccontextmanager
+    async def _alone(self, happened: Happened) -> AsyncIterator[FailOver | None]:
+        """None: something else is done to it now."""
+        assert self._stage.cluster is not None
+        if self._redis_busy.locked():
+            happened.note = "skipped: it fails over already"
+            yield None
+            return
+        async with self._redis_busy:
+            yield self._stage.cluster.fail_over
+
+    async def _fail_over(self, redis: FailOver, fault: Fault, happened: Happened, *, unseen: bool) -> None:
+        pair, lanes = await self._pair(redis, fault, happened)
         back_to = time.monotonic()
         with stopped(pair.replica) if unseen else nullcontext():
             if unseen:
@@ -69,8 +83,8 @@ class RedisFaults:
         self._noted(since, back_to if unseen else since, lanes)
         await asyncio.to_thread(redis.retire, pair.primary)
 
-    async def _there_and_back(self, fault: Fault, happened: Happened) -> None:
-        redis, pair, lanes = await self._pair(fault, happened)
+    async def _there_and_back(self, redis: FailOver, fault: Fault, happened: Happened) -> None:
+        pair, lanes = await self._pair(redis, fault, happened)
         there_at = time.monotonic()
         await asyncio.to_thread(redis.promote, pair)
         self._lead_to(pair.replica)
@@ -85,14 +99,14 @@ class RedisFaults:
         self._noted(back_at, there_at, lanes)
         await asyncio.to_thread(redis.retire, pair.replica)
 
-    async def _pair(self, fault: Fault, happened: Happened) -> tuple[FailOver, Pair, frozenset[str]]:
+    async def _pair(self, redis: FailOver, fault: Fault, happened: Happened) -> tuple[Pair, frozenset[str]]:
         """Also the lanes that are there."""
-        redis, lane = self._redis(), self._lane(fault)
+        lane = self._lane(fault)
         pair = await asyncio.to_thread(redis.pair, PREFIX, lane.name)
         names = [one.name for one in self._stage.lanes]
         lanes = frozenset(await asyncio.to_thread(lambda: [n for n in names if redis.has(pair, PREFIX, n)]))
         happened.target = ", ".join(sorted(lanes))
-        return redis, pair, lanes
+        return pair, lanes
 
     def _lead_to(self, server: LocalRedis) -> None:
         for replica in self._stage.replicas:
@@ -104,7 +118,3 @@ class RedisFaults:
             since, time.monotonic(), killed=True, back_to=back_to, promoted=True, lanes=lanes
         )  # fmt: skip
         self._stage.redis_outages.append(outage)
-
-    def _redis(self) -> FailOver:
-        assert self._stage.cluster is not None
-        return self._stage.cluster.fail_over
