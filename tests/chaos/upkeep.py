@@ -36,6 +36,9 @@ class Upkeep(NodeFaults):
     def _now_s(self) -> float:
         raise NotImplementedError
 
+    async def _led(self) -> bool:
+        raise NotImplementedError
+
     async def lose_node(self, fault: Fault, happened: Happened) -> None:
         """For good, with its data. The others forget it, and after that a new one takes its place."""
         async with self._rabbitmq_busy:
@@ -57,10 +60,12 @@ class Upkeep(NodeFaults):
             self._stage.rabbitmq_outages.append(Outage(since, time.monotonic(), killed=True))
 
     async def upgrade_nodes(self, fault: Fault, happened: Happened) -> None:
-        """One after the other: drained, stopped and started again, as soon as no queue needs it."""
+        """One after the other: drained, stopped and started again, as soon as no queue needs it and all lanes
+        are led."""
         async with self._rabbitmq_busy:
             happened.since_s = self._now_s()
             for number, node in enumerate(self._nodes()):
+                await self._led()
                 try:
                     await eventually(lambda node=node: asyncio.to_thread(node.is_spare), SPARE_WITHIN_S)
                 except AssertionError:
