@@ -37,7 +37,7 @@ from tests.chaos.evictions import (
 )
 from tests.chaos.going_on import FREEZES, PARTS
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.leaderships import Leadership, leaderships
+from tests.chaos.leaderships import Leadership, leaderships, without_redis
 from tests.chaos.parts import Eviction, Outage, Process
 from tests.chaos.producer import Produced, read_produced
 from tests.chaos.stage import Stage
@@ -369,12 +369,13 @@ def _taken_back_at(
 def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
     """When Redis lost data, and a leader ended before it had written its state back (see Forgotten)."""
     led, restored = leaderships(stage, lane)
+    looked = without_redis(stage, lane)
     found = []
     for outage in stage.redis_outages_of(lane):
         if outage.back_to is None:
             continue
         next_led = min((one.since for one in led if one.since > outage.since), default=math.inf)
-        if any(outage.since < at < next_led for at in restored) or _was_kept(outage, led):
+        if any(outage.since < at < next_led for at in restored) or _was_kept(outage, led, looked):
             continue
         since = _last_acks(stage, led, outage.back_to) - ACK_DELAY_S
         until = next_led if next_led < math.inf else time.monotonic()
@@ -388,11 +389,16 @@ def forgotten(stage: Stage, lane: LaneOnStage) -> list[Forgotten]:
     return found
 
 
-def _was_kept(outage: Outage, led: list[Leadership]) -> bool:
-    """A replica took the place of the primary, and who led before still led when it would have noticed that
-    writes are missing: there were none."""
+def _was_kept(outage: Outage, led: list[Leadership], looked: list[Leadership]) -> bool:
+    """A replica took the place of the primary, and who led before still led when it had looked for its
+    writes, or would have said that some are missing."""
     noticed = outage.until + RESTORED_S
-    return outage.promoted and any(one.since <= outage.since and noticed <= one.until for one in led)
+    return outage.promoted and any(
+        noticed <= one.until
+        or any(o.who == one.who and outage.since <= o.since and o.until <= one.until for o in looked)
+        for one in led
+        if one.since <= outage.since
+    )
 
 
 def _last_acks(stage: Stage, led: list[Leadership], at: float) -> float:

@@ -38,6 +38,23 @@ def leaderships(stage: Stage, lane: LaneOnStage) -> tuple[list[Leadership], list
     return sorted(led), restored
 
 
+def without_redis(stage: Stage, lane: LaneOnStage) -> list[Leadership]:
+    """When a leader could not reach Redis, until that had everything: a leader says so only when nothing is
+    missing, or when it has written back what was."""
+    found = []
+    for replica in stage.replicas:
+        since: float | None = None
+        for at, event, _ in _events(replica, lane):
+            if event == "redis_unavailable":
+                since = at
+            elif event == "redis_available" and since is not None:
+                found.append(Leadership(since, at, replica.name))
+                since = None
+            elif event in _ENDS:
+                since = None
+    return found
+
+
 def paused_by_moves(stage: Stage, lane: LaneOnStage) -> list[tuple[float, float]]:
     """When groups were to move with `pause: lane`, and the whole lane waited for a consumer that stood still:
     it waits until all consumers have settled what they had in hand."""

@@ -150,6 +150,22 @@ def test_a_replica_lacks_nothing_if_one_leader_saw_it_take_over(on_cluster: Doct
     assert "doubled" not in on_cluster.found()
 
 
+def test_a_leader_that_was_killed_after_it_had_looked_lacks_nothing(on_cluster: Doctored) -> None:
+    promoted = Outage(3.5, 4.0, killed=True, back_to=3.5, promoted=True)
+    on_cluster.stage.redis_outages.append(promoted)
+    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
+    on_cluster.write(on_cluster.b, AGAIN)
+    on_cluster.led_at(0.5)
+    on_cluster.stage.replicas[0].ended_at.append(6.0)
+    on_cluster.logged(2.0, "redis_unavailable")
+    on_cluster.logged(2.1, "redis_available")
+    assert "doubled" not in on_cluster.found(), "that was before"
+    on_cluster.logged(3.6, "redis_unavailable")
+    assert "doubled" not in on_cluster.found()
+    on_cluster.logged(4.2, "redis_available")
+    assert "doubled" in on_cluster.found()
+
+
 def test_what_a_replica_lacks_that_was_cut_off_is_no_excuse_while_one_leads(on_cluster: Doctored) -> None:
     cut_off = Outage(8.0, 8.2, killed=True, back_to=2.0, promoted=True)
     on_cluster.stage.redis_outages.append(cut_off)
