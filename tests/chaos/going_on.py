@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -76,15 +76,17 @@ def settled(
 
 
 def stalls(
-    faults: Iterable[NodeFault], of_lane: list[Settled], hindered: list[Interval], limits: Limits,
+    faults: Sequence[NodeFault], of_lane: list[Settled], hindered: list[Interval], limits: Limits,
     until: float, *, waits: Collection[str] = (),
 ) -> list[Stall]:  # fmt: skip
     """The worst one of each fault, from whichever moment until all nodes were back: a node that is stopped
     works on for a while, and one that comes back may disturb a lane as well.
 
     `hindered`: from when to when something else kept the lane from going on. `until`: from then on nothing
-    is sent. `waits`: after these faults a lane has its time from when all nodes are back.
+    is sent. `waits`: after these faults a lane has its time from when all nodes are back, also if one of them
+    comes when the lane was about to go on after another one.
     """
+    hindered = [*hindered, *((fault.since, fault.until) for fault in faults if fault.name in waits)]
     in_order = sorted(of_lane)
     sent_at = [one.sent_at for one in in_order]
     first_at = [*accumulate((one.at for one in reversed(in_order)), min, initial=math.inf)][::-1]

@@ -103,3 +103,18 @@ def test_a_lane_that_stands_still_later_is_found() -> None:
     record = [early, Settled(11.0, 21.0), Settled(21.5, 21.6), Settled(22.0, 22.1)]
     (worst,) = stalls([KILL], record, [], LIMITS, ENDED)
     assert (worst.since, round(worst.lasted_s, 1)) == (10.1, 10.9)
+
+
+def test_a_lane_whose_queues_are_on_one_node_waits_for_that_of_a_later_fault_too() -> None:
+    """The next node is stopped 3 s after all were back, and is away for 35 s."""
+    stop = NodeFault("stop_node", 0, 25.0, 60.0, 30.0)
+
+    def found(at: float, *, waits: Collection[str]) -> list[bool]:
+        record = [Settled(10.05, 10.1), Settled(61.0, at)]
+        both = stalls([KILL, stop], record, [], LIMITS, ENDED, waits=waits)
+        return [one.violation() is not None for one in both]
+
+    assert found(69.9, waits=ALL) == [False, False]
+    assert found(74.9, waits=ALL) == [False, True], "the stop has a limit of its own"
+    assert found(75.1, waits=ALL) == [True, True]
+    assert found(69.9, waits=()) == [True, True], "other lanes have no queue there"
