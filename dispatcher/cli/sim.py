@@ -29,6 +29,9 @@ def sim(
     jobs: Annotated[
         int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes; else one per core.")
     ] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="RabbitMQ has three nodes, which are hurt one at a time.")
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="With --seed: write everything that happened there."),
@@ -47,5 +50,5 @@ def sim(
     from dispatcher.sim import command  # brings the whole service with it
 
     if seed is not None:
-        raise typer.Exit(command.run_one(seed, messages, trace=trace, shrinks=shrink))
-    raise typer.Exit(command.run_many(_seeds(seeds), messages, jobs))
+        raise typer.Exit(command.run_one(seed, messages, trace=trace, shrinks=shrink, cluster=cluster))
+    raise typer.Exit(command.run_many(_seeds(seeds), messages, jobs, cluster=cluster))

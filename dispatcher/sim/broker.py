@@ -1,4 +1,4 @@
-"""A modelled RabbitMQ node: queues, direct exchanges, connections, restarts and kills.
+"""A modelled RabbitMQ of one node: queues, direct exchanges, connections, restarts and kills.
 
 It differs from a simple queue in ways that were seen of the real RabbitMQ: returns come before
 confirms, confirms are late and sometimes `multiple`, exclusive queues end with their connection, a kill
@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.pipes import Pipe
-from dispatcher.sim.queues import ChannelEnd, Queue, Stored, is_on_disk
+from dispatcher.sim.queues import ChannelEnd, Node, Queue, Stored, is_on_disk
 
 #: From a start of the node until a quorum queue has a leader again.
 ELECTION_MS_MAX: Final = 1_000
@@ -43,6 +43,7 @@ class ConnectionEnd(Protocol):
     """The broker's side of a connection, as far as the node and its channels know it."""
 
     broker: Broker
+    node: Node
     process: ProcessLoop
     name: str
     up: Pipe
@@ -56,6 +57,15 @@ class ConnectionEnd(Protocol):
         """The queue takes back all that is unacked here, and the channels stay open. Returns how many
         messages that were."""
 
+    def tell_acks(self) -> list[Queue]:
+        """Acks reach queues that could not be reached. Returns these queues."""
+
+    def freeze(self) -> None:
+        """Its node stands still."""
+
+    def thaw(self) -> None:
+        """Its node goes on."""
+
     def unblock(self) -> None:
         """The alarm has ended: the broker reads the bytes that were sent meanwhile."""
 
@@ -67,12 +77,14 @@ class ConnectionEnd(Protocol):
 
 
 class Broker:
-    """The node. A `BrokerConnection` enters itself; everything else goes through its pipes."""
+    """One node, and all that is there. A `BrokerConnection` enters itself; everything else goes through its
+    pipes."""
 
     def __init__(self, scheduler: Scheduler, observer: Observer) -> None:
         self.scheduler = scheduler
         self.observer = observer
-        self.up = True
+        self.up = True  # clients can connect
+        self.nodes = [Node("n0")]
         self.alarm = False  # short of memory: connections that publish are blocked
         self.queues: dict[str, Queue] = {}
         self.exchanges: dict[str, dict[str, list[Queue]]] = {}
@@ -100,8 +112,8 @@ class Broker:
     # -- names --
 
     def declare(
-        self, name: str, *, quorum: bool = False, owner: object = None, length_max: int = 0,
-        dead_letter: tuple[str, str] | None = None,
+        self, name: str, *, quorum: bool = False, owner: ConnectionEnd | None = None, length_max: int = 0,
+        dead_letter: tuple[str, str] | None = None, at: Node | None = None,
     ) -> Queue:  # fmt: skip
         if not name:
             self.named += 1
@@ -111,6 +123,7 @@ class Broker:
             queue = self.queues[name] = Queue(name, quorum=quorum, owner=owner, length_max=length_max)
             queue.declared_at_ms = self.scheduler.now_ms
             queue.dead_letter = dead_letter
+            self.place(queue, owner.node if owner is not None else at)
             if self.declared is not None:
                 self.declared(queue)
         return queue
@@ -124,13 +137,43 @@ class Broker:
                     if not bound:
                         del bindings[key]
 
-    def routes(self, exchange: str, key: str) -> list[Queue] | None:
-        """The queues that a publish goes to; None: there is no such exchange."""
+    def routes(self, exchange: str, key: str, node: Node) -> list[Queue] | None:
+        """The queues that a publish at this node goes to; None: there is no such exchange."""
         if not exchange:
             queue = self.queues.get(key)
             return [queue] if queue is not None else []
         bindings = self.exchanges.get(exchange)
         return None if bindings is None else bindings.get(key, [])
+
+    # -- nodes: with only one of them there is nothing to decide --
+
+    def entry(self) -> Node:
+        """The node that lets a client in."""
+        return self.nodes[0]
+
+    def place(self, queue: Queue, node: Node | None) -> None:
+        """Give a new queue its node; None: it may be anywhere."""
+        queue.node = self.nodes[0]
+
+    def find(self, _node: Node, name: str) -> Queue | None:
+        """The queue of that name, if this node knows it."""
+        return self.queues.get(name)
+
+    def reaches(self, _node: Node, _queue: Queue) -> bool:
+        """Whether what a client says at this node gets to the queue."""
+        return True
+
+    def counts(self, _node: Node, queue: Queue) -> tuple[int, int]:
+        """Ready messages and consumers, as a declare says it."""
+        return 0 if queue.leaderless else queue.ready_count(), queue.reader_count()
+
+    def takes(self, _channel: ChannelEnd, _queue: Queue) -> bool:
+        """Whether a publish on the channel gets to the queue now; else see `store_later`."""
+        return True
+
+    def store_later(self, channel: ChannelEnd, queue: Queue, tag: int, store: Callable[[], None]) -> None:
+        """Call `store` when the queue can be reached."""
+        raise NotImplementedError("a single node reaches all its queues")
 
     # -- messages --
 
@@ -187,7 +230,8 @@ class Broker:
         unsynced, self._unsynced = self._unsynced, []
         channels: dict[ChannelEnd, None] = {}
         for channel, tag, message, queue in unsynced:
-            if queue.elects or queue.leaderless:  # it takes a leader to confirm
+            is_cut_off = not channel.closed and not self.reaches(channel.node, queue)
+            if queue.elects or queue.leaderless or is_cut_off:  # it takes a leader to confirm
                 self._unsynced.append((channel, tag, message, queue))
                 continue
             message.synced = True

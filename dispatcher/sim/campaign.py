@@ -79,15 +79,16 @@ def _run(
     )  # fmt: skip
 
 
-def run_seed(seed: int, messages: int | None = None) -> RunOutcome:
-    return run_scenario(make_scenario(seed, messages))
+def run_seed(seed: int, messages: int | None = None, *, cluster: bool = False) -> RunOutcome:
+    return run_scenario(make_scenario(seed, messages, cluster=cluster))
 
 
 def run_seeds(
-    seeds: Sequence[int], *, messages: int | None = None, jobs: int = 1, plants: Sequence[object] = ()
-) -> Iterator[RunOutcome]:
+    seeds: Sequence[int], *, messages: int | None = None, jobs: int = 1, plants: Sequence[object] = (),
+    cluster: bool = False,
+) -> Iterator[RunOutcome]:  # fmt: skip
     """The outcomes of many seeds, as they come."""
-    work = [(seed, messages, plants) for seed in seeds]
+    work = [(seed, messages, plants, cluster) for seed in seeds]
     if jobs == 1:
         yield from map(_run_work, work)
         return
@@ -95,9 +96,9 @@ def run_seeds(
         yield from pool.imap_unordered(_run_work, work, chunksize=_CHUNK)
 
 
-def _run_work(work: tuple[int, int | None, Sequence[object]]) -> RunOutcome:
-    seed, messages, plants = work
-    return run_scenario(make_scenario(seed, messages), plants=plants)
+def _run_work(work: tuple[int, int | None, Sequence[object], bool]) -> RunOutcome:
+    seed, messages, plants, cluster = work
+    return run_scenario(make_scenario(seed, messages, cluster=cluster), plants=plants)
 
 
 # --- shrinking ---

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from dispatcher.amqp.events import Confirmed, ConsumerCancelled, Delivery, Fetched, Returned
 from dispatcher.sim.broker import ConnectionEnd
-from dispatcher.sim.queues import Queue, QueueConsumer, Stored, with_death, with_delivery_count
+from dispatcher.sim.queues import Node, Queue, QueueConsumer, Stored, with_death, with_delivery_count
 
 #: How often a queue's answer comes a moment after what its channel says next.
 LATE_SHARE: Final = 0.3
@@ -40,11 +42,17 @@ class BrokerChannel:
         self.unacked: dict[int, tuple[Queue, QueueConsumer | None, Stored]] = {}  # None: it was fetched
         self.closed = False
         self._void: set[int] = set()  # tags of messages that their queue has taken back: acks mean nothing
+        self._unheard: list[tuple[Queue, Stored]] = []  # acked, and their queue can't be told
         self._delivered = 0
         self._published = 0
         self._late: list[Any] | None = None  # what queues have said and the channel has not passed on yet
         self._unconfirmed: dict[int, bool] = {}  # tag → answered
         self._nacked: list[int] = []
+
+    @property
+    def node(self) -> Node:
+        """That its connection is to."""
+        return self.connection.node
 
     # -- deliveries --
 
@@ -127,8 +135,33 @@ class BrokerChannel:
                     consumer.unacked -= 1
                 self._void.add(tag)
                 taken.append(message)
+        taken += self._take_unheard(queue)
         queue.requeue(taken)
         return len(taken)
+
+    def _take_unheard(self, queue: Queue) -> list[Stored]:
+        """Messages whose ack their queue will not hear of."""
+        found = [message for holder, message in self._unheard if holder is queue]
+        self._unheard = [entry for entry in self._unheard if entry[0] is not queue]
+        return found
+
+    def tell_acks(self) -> list[Queue]:
+        """Acks reach queues that could not be reached. Returns these queues."""
+        broker, unheard = self.connection.broker, self._unheard
+        self._unheard = []
+        told: dict[Queue, None] = {}
+        for queue, message in unheard:
+            if broker.reaches(self.node, queue):
+                self._acked(queue, message)
+                told[queue] = None
+            else:
+                self._unheard.append((queue, message))
+        return list(told)
+
+    def _acked(self, queue: Queue, message: Stored) -> None:
+        broker = self.connection.broker
+        queue.acked(message, broker.scheduler.now_ms)
+        broker.observer.acked(queue, message)
 
     def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
         """Another leader of the queue takes the tags of these messages for those of others."""
@@ -145,7 +178,7 @@ class BrokerChannel:
         if queue.dead_letter is not None:
             exchange, key = queue.dead_letter
             properties = with_death(message.properties, queue.name)
-            for target in broker.routes(exchange, key) or []:
+            for target in broker.routes(exchange, key, self.node) or []:
                 copy = broker.put(target, exchange.encode(), key.encode(), properties, message.body)
                 copy.synced = True
         self.ack(tag, False)
@@ -170,9 +203,11 @@ class BrokerChannel:
                 continue
             if consumer is not None:
                 consumer.unacked -= 1
-            queue.acked(message, broker.scheduler.now_ms)
-            broker.observer.acked(queue, message)
-            queues[queue] = None
+            if broker.reaches(self.node, queue):
+                self._acked(queue, message)
+                queues[queue] = None
+            else:
+                self._unheard.append((queue, message))
         for queue in queues:
             broker.pump(queue)
 
@@ -186,7 +221,7 @@ class BrokerChannel:
         """The channel ends: its consumers are gone, and unacked messages return to their queues."""
         self.closed = True
         for queue, consumer in self.consumers.values():
-            if consumer in queue.consumers:
+            if consumer in queue.consumers and not consumer.suspended:  # else nobody can tell the queue
                 queue.consumers.remove(consumer)
         self.consumers.clear()
         by_queue: dict[Queue, list[Stored]] = {}
@@ -194,6 +229,9 @@ class BrokerChannel:
             if tag not in self._void:
                 by_queue.setdefault(queue, []).append(message)
         self.unacked.clear()
+        for queue, message in self._unheard:
+            by_queue.setdefault(queue, []).append(message)
+        self._unheard.clear()
         for queue, messages in by_queue.items():
             queue.take_back()
             queue.requeue(messages)
@@ -217,7 +255,7 @@ class BrokerChannel:
             self._published += 1
             tag = self._published
             self._unconfirmed[tag] = False
-        queues = broker.routes(exchange, key)
+        queues = broker.routes(exchange, key, self.node)
         if queues is None:
             raise Refusal(404, f"NOT_FOUND - no exchange '{exchange}'")
         if not queues and mandatory:
@@ -237,15 +275,40 @@ class BrokerChannel:
                 broker.lose_next[queue.name] -= 1
                 broker.observer.copy_lost(queue, body)
                 continue
-            message = broker.put(queue, exchange.encode(), key.encode(), properties, body, uid, expires_ms)
-            if message.persistent and queue.owner is None:
+            store = partial(
+                self._store, queue, exchange.encode(), key.encode(), properties, body, uid, expires_ms, tag
+            )
+            if broker.takes(self, queue):
+                later |= store()
+            else:
                 later = True
-                if tag:
-                    broker.sync_later(self, tag, message, queue)
-                else:
-                    message.synced = True
+                broker.store_later(self, queue, tag, partial(self._store_late, store, tag))
         if tag and not later:
             self._unconfirmed[tag] = True
+
+    def _store(
+        self, queue: Queue, exchange: bytes, key: bytes, properties: bytes, body: bytes, uid: int,
+        expires_ms: int, tag: int,
+    ) -> bool:  # fmt: skip
+        """Whether it is confirmed later."""
+        broker = self.connection.broker
+        message = broker.put(queue, exchange, key, properties, body, uid, expires_ms)
+        if not message.persistent or queue.owner is not None:
+            return False
+        if tag:
+            broker.sync_later(self, tag, message, queue)
+        else:
+            message.synced = True
+        return True
+
+    def _store_late(self, store: Callable[[], bool], tag: int) -> None:
+        if not store():
+            self.answer(tag)
+
+    def refuse(self, tag: int) -> None:
+        """The publish with this tag is not in its queue."""
+        if self._unconfirmed.pop(tag, None) is not None:
+            self._nacked.append(tag)
 
     def answer(self, tag: int) -> None:
         if tag in self._unconfirmed:

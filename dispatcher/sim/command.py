@@ -19,20 +19,21 @@ _PROGRESS_EVERY: Final = 500
 
 
 def run_many(
-    seeds: range, messages: int | None, jobs: int | None, *, plants: Sequence[object] = ()
+    seeds: range, messages: int | None, jobs: int | None, *, plants: Sequence[object] = (),
+    cluster: bool = False,
 ) -> int:  # fmt: skip
     """Run them all, with these plants (tests only); returns the exit code."""
     begun_s = time.monotonic()
     failed: list[RunOutcome] = []
     done = sent = virtual_ms = 0
     for outcome in run_seeds(
-        seeds, messages=messages, jobs=jobs or os.cpu_count() or 1, plants=plants
+        seeds, messages=messages, jobs=jobs or os.cpu_count() or 1, plants=plants, cluster=cluster
     ):  # fmt: skip
         done, sent, virtual_ms = done + 1, sent + outcome.messages, virtual_ms + outcome.virtual_ms
         if outcome.problem is not None:
             failed.append(outcome)
             if len(failed) <= FAILURES_TOLD:
-                _tell(outcome)
+                _tell(outcome, cluster=cluster)
         if done % _PROGRESS_EVERY == 0 and done < len(seeds):
             print(f"{done:,} of {len(seeds):,} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
     took_s = time.monotonic() - begun_s
@@ -46,13 +47,14 @@ def run_many(
 
 
 def run_one(
-    seed: int, messages: int | None, *, trace: Path | None, shrinks: bool, plants: Sequence[object] = ()
+    seed: int, messages: int | None, *, trace: Path | None, shrinks: bool, plants: Sequence[object] = (),
+    cluster: bool = False,
 ) -> int:  # fmt: skip
     """Run one seed, with these plants (tests only); returns the exit code."""
-    scenario = make_scenario(seed, messages)
+    scenario = make_scenario(seed, messages, cluster=cluster)
     outcome = run_scenario(scenario, plants=plants)
     if outcome.problem is not None and shrinks:
-        _tell(outcome, events=False)
+        _tell(outcome, cluster=cluster, events=False)
         scenario = _shrink(scenario, outcome, plants)
         outcome = run_scenario(scenario, plants=plants)
     if trace is not None:
@@ -62,7 +64,7 @@ def run_one(
     if outcome.problem is None:
         print(f"seed {seed}: {outcome.messages:,} messages, {outcome.virtual_ms / 1_000:.1f} s: all held")
         return 0
-    _tell(outcome, events=trace is None)
+    _tell(outcome, cluster=cluster, events=trace is None)
     return 1
 
 
@@ -80,8 +82,9 @@ def _shrink(scenario: RunScenario, outcome: RunOutcome, plants: Sequence[object]
     return smallest
 
 
-def _tell(outcome: RunOutcome, *, events: bool = True) -> None:
+def _tell(outcome: RunOutcome, *, cluster: bool, events: bool = True) -> None:
     print(f"seed {outcome.seed} fails: {outcome.checker}: {outcome.problem}")
     if events:
         print(*outcome.events, sep="\n")
-    print(f"again: dispatcher sim --seed {outcome.seed} --trace FILE", flush=True)
+    kind = "--cluster " if cluster else ""
+    print(f"again: dispatcher sim {kind}--seed {outcome.seed} --trace FILE", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pamqp import commands
 
@@ -13,7 +13,10 @@ from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer, BrokerChannel, Refusal
 from dispatcher.sim.loop import ProcessLoop
 from dispatcher.sim.pipes import Pipe
-from dispatcher.sim.queues import Queue, QueueConsumer, Stored
+from dispatcher.sim.queues import Node, Queue, QueueConsumer, Stored
+
+#: How long a node asks the leader of a quorum queue how many messages it has.
+NO_ANSWER_MS: Final = 250
 
 
 class BrokerConnection:
@@ -24,12 +27,13 @@ class BrokerConnection:
 
     def __init__(
         self, broker: Broker, process: ProcessLoop, name: str, receiver: Callable[[list[Any]], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[str], None], node: Node | None = None,
     ) -> None:  # fmt: skip
         self.broker = broker
+        self.node = node or broker.entry()
         self.process = process
         self.name = name
-        self.up = Pipe(broker.scheduler, None, self._receive)
+        self.up = Pipe(broker.scheduler, None, self._hear)
         self.down = Pipe(broker.scheduler, process, self._arrived)
         self.channels: dict[int, BrokerChannel] = {}
         self.open = True  # as the broker sees it
@@ -84,6 +88,12 @@ class BrokerConnection:
 
     # -- what the broker does --
 
+    def _hear(self, batch: list[Any]) -> None:
+        if self.node.frozen:
+            self._unread += batch
+        else:
+            self._receive(batch)
+
     def _receive(self, batch: list[Any]) -> None:
         if not self.open:
             return
@@ -128,7 +138,7 @@ class BrokerConnection:
         self._end()
 
     def _end_is_there(self) -> None:
-        if self._blocked:
+        if self._blocked or self.node.frozen:
             self._end_unread = True
         else:
             self._end()
@@ -139,6 +149,17 @@ class BrokerConnection:
 
     def take_back(self, queue: Queue) -> int:
         return sum(channel.lose_unacked(queue) for channel in self.channels.values())
+
+    def tell_acks(self) -> list[Queue]:
+        return [queue for channel in self.channels.values() for queue in channel.tell_acks()]
+
+    def freeze(self) -> None:
+        """Its node stands still."""
+        self.down.hold()
+
+    def thaw(self) -> None:
+        self.down.go_on()
+        self._read_on()
 
     def block(self) -> None:
         """Read nothing more of it until the alarm ends."""
@@ -152,10 +173,13 @@ class BrokerConnection:
         if self._blocked:
             self._blocked = False
             self.down.send(Unblocked())
-            unread, self._unread = self._unread, []
-            self._receive(unread)
-            if self._end_unread:
-                self._end()
+            self._read_on()
+
+    def _read_on(self) -> None:
+        unread, self._unread = self._unread, []
+        self._receive(unread)
+        if self._end_unread:
+            self._end()
 
     def _end(self) -> None:
         """Channels end, exclusive queues go."""
@@ -216,12 +240,13 @@ class BrokerConnection:
 
     def get(self, number: int, token: Any, name: str) -> None:
         queue = self._queue(name)
-        if queue.leaderless:
+        is_cut_off = queue.quorum and not queue.elects and not self.broker.reaches(self.node, queue)
+        if queue.leaderless or is_cut_off:
             return self.ended_by_broker(
                 f"541 INTERNAL_ERROR - Cannot get a message from queue '{name}'", code=541
             )
-        if queue.elects:
-            self.broker.when_elected(queue, partial(self._get_late, number, token, name))
+        if self._must_wait(queue):
+            self._ask_later(queue, number, self.get, token, name)
             return
         self.broker.drop_expired(queue)
         fetched = self.channels[number].fetch(queue)
@@ -229,9 +254,19 @@ class BrokerConnection:
         if self.broker.fetched is not None:
             self.broker.fetched(queue)
 
-    def _get_late(self, number: int, *arguments: Any) -> None:
+    def _must_wait(self, queue: Queue) -> bool:
+        """Whether the queue does not answer now."""
+        return queue.elects or not self.broker.reaches(self.node, queue)
+
+    def _ask_later(self, queue: Queue, number: int, ask: Callable[..., object], *arguments: Any) -> None:
+        self.broker.when_elected(queue, partial(self._ask_late, number, ask, arguments))
+
+    def _ask_late(self, number: int, ask: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         if self.open and not self.channels[number].closed:
-            self.get(number, *arguments)
+            try:
+                ask(number, *arguments)
+            except Refusal as refusal:
+                self._refuse(number, refusal, arguments)
 
     def give_back(self, number: int, tag: int) -> None:
         self.broker.pump(self.channels[number].give_back(tag))
@@ -239,9 +274,8 @@ class BrokerConnection:
     def consume(self, number: int, token: Any, name: str, tag: str, no_ack: bool, exclusive: bool) -> None:
         channel = self.channels[number]
         queue = self._queue(name)
-        if queue.elects:
-            again = partial(self._consume_late, number, token, name, tag, no_ack, exclusive)
-            self.broker.when_elected(queue, again)
+        if self._must_wait(queue):
+            self._ask_later(queue, number, self.consume, token, name, tag, no_ack, exclusive)
             return
         if not queue.quorum and (
             (exclusive and queue.consumers) or any(consumer.exclusive for consumer in queue.consumers)
@@ -260,10 +294,6 @@ class BrokerConnection:
         kind = "quorum" if self._queue(name).quorum else "classic"
         text = f"invalid arg 'x-stream-offset' for queue '{name}' of queue type rabbit_{kind}_queue"
         raise Refusal(406, f"PRECONDITION_FAILED - {text}")
-
-    def _consume_late(self, number: int, *arguments: Any) -> None:
-        if self.open and not self.channels[number].closed:
-            self.consume(number, *arguments)
 
     def cancel(self, number: int, token: Any, tag: str) -> None:
         channel = self.channels[number]
@@ -287,7 +317,7 @@ class BrokerConnection:
     ) -> None:
         """queue.declare: (name, ready messages, consumers)."""
         broker = self.broker
-        queue = broker.queues.get(name)
+        queue = broker.find(self.node, name)
         if queue is None and passive:
             raise Refusal(404, f"NOT_FOUND - no queue '{name}'")
         if queue is not None and queue.owner not in (None, self):
@@ -302,12 +332,18 @@ class BrokerConnection:
         if queue is None:
             queue = broker.declare(
                 name, quorum=quorum, owner=self if exclusive else None, length_max=length_max,
-                dead_letter=dead_letter,
+                dead_letter=dead_letter, at=self.node,
             )  # fmt: skip
             queue.stream, queue.single_active = stream, single_active
+        if not (queue.quorum or broker.reaches(self.node, queue)):
+            self._ask_later(queue, number, self.declare, token, name, passive, exclusive, quorum)
+            return
         broker.drop_expired(queue)
-        ready = 0 if queue.leaderless else queue.ready_count()
-        self.down.send(Answer(token, (queue.name, ready, queue.reader_count())))
+        answer = Answer(token, (queue.name, *broker.counts(self.node, queue)))
+        if queue.elects and queue.node.frozen:
+            broker.scheduler.after(NO_ANSWER_MS, self.down.send, answer)
+        else:
+            self.down.send(answer)
 
     def declare_exchange(self, number: int, token: Any, name: str, passive: bool) -> None:
         if name not in self.broker.exchanges:
@@ -342,7 +378,7 @@ class BrokerConnection:
     def delete(
         self, number: int, token: Any, name: str, if_empty: bool = False, if_unused: bool = False
     ) -> None:
-        queue = self.broker.queues.get(name)
+        queue = self.broker.find(self.node, name)
         if if_empty and queue is not None and queue.quorum:
             self.ended_by_broker("NOT_IMPLEMENTED - if-empty flag set", code=540)
             return
@@ -350,6 +386,9 @@ class BrokerConnection:
             raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost in use")
         if if_empty and queue is not None and queue.ready_count():
             raise Refusal(406, f"PRECONDITION_FAILED - queue '{name}' in vhost is not empty")
+        if queue is not None and not self.broker.reaches(self.node, queue):
+            self._ask_later(queue, number, self.delete, token, name, if_empty, if_unused)
+            return
         if queue is not None:
             for consumer in list(queue.consumers):
                 consumer.channel.lose_queue(consumer)
@@ -357,7 +396,7 @@ class BrokerConnection:
         self.down.send(Answer(token, None))
 
     def _queue(self, name: str) -> Queue:
-        queue = self.broker.queues.get(name)
+        queue = self.broker.find(self.node, name)
         if queue is None:
             raise Refusal(404, f"NOT_FOUND - no queue '{name}'")
         return queue

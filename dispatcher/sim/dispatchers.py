@@ -32,6 +32,7 @@ from dispatcher.sim.environment import Environment
 from dispatcher.sim.facts import DispatchFact, StepFacts
 from dispatcher.sim.link import SimLink
 from dispatcher.sim.loop import ProcessLoop
+from dispatcher.sim.queues import Node
 from dispatcher.sim.redis import SimRedisConnection
 
 _CONNECT_S = 0.001
@@ -229,6 +230,7 @@ class SimRunner(LaneRunner):
         self.lane_type, self.session_type = BoundLane, BoundSession
         self.election_s, self.lock_retry_s = world.election_s, LOCK_RETRY_S
         self.retry_jitter = 0  # the chance of a run is its seed's
+        self._has_nodes = len(world.broker.nodes) > 1
         self.lane: Lane | None = None
 
     def _collect_garbage(self) -> None:
@@ -238,16 +240,17 @@ class SimRunner(LaneRunner):
     def parking_queues_max(self) -> int:  # type: ignore[override]
         return self._world.scenario.parking_queues
 
-    async def _open_link(self, on_events: Callable[[list[Any]], None]) -> Link:
+    async def _open_link(self, on_events: Callable[[list[Any]], None], node: Node | None = None) -> Link:
         machine = self._world.machines[self._process]
         link = await SimLink.open(
-            self._world.broker, self._process, name=self._process.name, on_events=on_events
+            self._world.broker, self._process, name=self._process.name, on_events=on_events, node=node
         )
         machine.links.append(link)
         return link  # type: ignore[return-value]
 
     async def _open_probe(self, on_events: Callable[[list[Any]], None]) -> Link:
-        return await self._open_link(on_events)
+        own: Any = self._link
+        return await self._open_link(on_events, own.connection.node)
 
     async def _open_store(self) -> LaneStore:
         store = SimStore(

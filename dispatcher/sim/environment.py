@@ -23,6 +23,7 @@ from dispatcher.sim.broker import Broker
 from dispatcher.sim.history import RunHistory
 from dispatcher.sim.life import Life
 from dispatcher.sim.loop import ProcessLoop, Scheduler
+from dispatcher.sim.nodes import Cluster
 from dispatcher.sim.queues import REROUTED, SHOP, TARGET
 from dispatcher.sim.redis import Redis
 from dispatcher.sim.scenario import RunScenario
@@ -46,6 +47,10 @@ class Environment:
         self.history = RunHistory(self.scheduler, self.names, verbose=verbose)
         self.history.stops = self.stops
         self.broker = Broker(self.scheduler, self.history)
+        if scenario.partitions:
+            self.broker = cluster = Cluster(self.scheduler, self.history, scenario.seed, scenario.partitions)
+            if not all(quorum for _, _, quorum in scenario.inbounds):
+                cluster.classic_home = cluster.nodes[0]
         self.redis = Redis(self.scheduler)
         self.redis.on_commit = self.history.committed
         self.redis.on_lead = self.history.raised

@@ -17,6 +17,7 @@ from dispatcher.sim.broker import Broker
 from dispatcher.sim.channels import Answer
 from dispatcher.sim.connections import BrokerConnection
 from dispatcher.sim.loop import ProcessLoop
+from dispatcher.sim.queues import Node
 
 _FRAME_HEAD: Final = Struct(">BHI").unpack_from
 _BODY_SIZE: Final = Struct(">Q").unpack_from
@@ -49,12 +50,15 @@ class SimLink:
         *,
         name: str,
         on_events: Callable[[list[ConnectionEvent]], None],
+        node: Node | None = None,
     ) -> SimLink:
+        """`node`: the one to connect to; None: any."""
         link = cls(process, on_events)
         await asyncio.sleep(_OPEN_MS / 1000)
-        if not broker.up or process.scheduler.now_ms < process.cut_off_until_ms:
+        lets_in = broker.up if node is None else node.works
+        if not lets_in or process.scheduler.now_ms < process.cut_off_until_ms:
             raise BrokerUnavailable("RabbitMQ can't be reached: connection refused")
-        link._connection = BrokerConnection(broker, process, name, link._receive, link._lost)
+        link._connection = BrokerConnection(broker, process, name, link._receive, link._lost, node)
         return link
 
     @property

@@ -17,6 +17,7 @@ class Pipe:
 
     __slots__ = (
         "_batches",
+        "_held",
         "_last_at_ms",
         "_opened_at_ms",
         "_receiver",
@@ -37,10 +38,14 @@ class Pipe:
         self._last_at_ms = 0
         self.closed = False
         self.slow_ms = 0
+        self._held: list[Any] | None = None  # while its sender stands still
 
     def send(self, item: Any) -> None:
         """Nothing happens on a closed pipe."""
         if self.closed:
+            return
+        if self._held is not None:
+            self._held.append(item)
             return
         scheduler = self.scheduler
         if scheduler.on_sent is not None and self.process is None:
@@ -58,6 +63,15 @@ class Pipe:
             at_ms = self._last_at_ms
         self._last_at_ms = at_ms
         scheduler.at(at_ms, Handle(self.process, self._arrive, (batch,)))
+
+    def hold(self) -> None:
+        """Its sender stands still: what it would send waits."""
+        self._held = []
+
+    def go_on(self) -> None:
+        held, self._held = self._held or [], None
+        for item in held:
+            self.send(item)
 
     def _arrive(self, batch: list[Any]) -> None:
         arrived = self._batches.popleft()

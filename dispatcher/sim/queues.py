@@ -69,10 +69,33 @@ class Stored:
         self.expires_at_ms = 0
 
 
+class Node:
+    """A node of the broker: queues are there, and connections."""
+
+    __slots__ = ("frozen", "name", "running", "unseen")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.running = True
+        self.frozen = False  # it runs, and does nothing
+        self.unseen: set[Node] = set()  # others, which it takes for down
+
+    @property
+    def works(self) -> bool:
+        return self.running and not self.frozen
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 class ChannelEnd(Protocol):
     """The broker's side of a channel, as far as queues and the node know it."""
 
     closed: bool
+
+    @property
+    def node(self) -> Node:
+        """That its connection is to."""
 
     def take(self, queue: Queue, consumer: QueueConsumer, message: Stored) -> None:
         """The queue hands a message to a consumer of this channel."""
@@ -86,14 +109,21 @@ class ChannelEnd(Protocol):
     def answer(self, tag: int) -> None:
         """The publish with this tag is on disk."""
 
+    def refuse(self, tag: int) -> None:
+        """The publish with this tag is not in its queue."""
+
     def send_confirms(self) -> None:
         """Confirm answered publishes to the publisher."""
+
+
+#: Of a queue that is not placed yet.
+_NOWHERE: Final = Node("")
 
 
 class QueueConsumer:
     """One basic.consume."""
 
-    __slots__ = ("channel", "exclusive", "no_ack", "prefetch", "tag", "unacked")
+    __slots__ = ("channel", "exclusive", "no_ack", "prefetch", "suspended", "tag", "unacked")
 
     def __init__(
         self, channel: ChannelEnd, tag: str, *, no_ack: bool, exclusive: bool, prefetch: int
@@ -104,9 +134,10 @@ class QueueConsumer:
         self.exclusive = exclusive
         self.prefetch = prefetch  # 0: unlimited
         self.unacked = 0
+        self.suspended = False  # the queue's leader takes its node for down
 
     def has_room(self) -> bool:
-        return self.no_ack or not self.prefetch or self.unacked < self.prefetch
+        return not self.suspended and (self.no_ack or not self.prefetch or self.unacked < self.prefetch)
 
 
 class Queue:
@@ -133,6 +164,8 @@ class Queue:
         self.returning: list[Stored] = []  # quorum: given back, and not taken back yet
         #: Quorum: what another member has in the place of a message, where that is another one.
         self.elsewhere: dict[Stored, Stored] = {}
+        self.node = _NOWHERE  # its home; of a quorum queue that of its leader
+        self.forgotten_by: set[Node] = set()  # nodes that took its node for down, and don't know it any more
         self._next_position = 0
 
     # -- in --
@@ -230,7 +263,8 @@ class Queue:
     def _consumer_with_room(self) -> QueueConsumer | None:
         consumers = self.consumers
         if self.single_active:
-            return consumers[0] if consumers[0].has_room() else None
+            active = next((consumer for consumer in consumers if not consumer.suspended), None)
+            return active if active is not None and active.has_room() else None
         for _ in range(len(consumers)):
             consumer = consumers[0]
             consumers.rotate(-1)

@@ -70,6 +70,7 @@ class RunScenario:
     messages: tuple[MessagePlan, ...]
     faults: tuple[Fault, ...]
     hands_over: bool = False  # its consumers only read a queue and ack
+    partitions: str = ""  # RabbitMQ is a cluster, which handles them in this way; "": a single node
 
     @property
     def batch_max(self) -> int:

@@ -29,6 +29,7 @@ from dispatcher.settings import (
     StartSettings,
 )
 from dispatcher.sim.accepted_options import accepted_options
+from dispatcher.sim.clusters import on_cluster
 from dispatcher.sim.message_plans import (
     HOLDING_LANES,
     draw_count,
@@ -126,8 +127,10 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
 }  # fmt: skip
 
 
-def make_scenario(seed: int, messages: int | None = None) -> RunScenario:
-    """The scenario of a seed; `messages` overrides how many there are."""
+def make_scenario(seed: int, messages: int | None = None, *, cluster: bool = False) -> RunScenario:
+    """The scenario of a seed; `messages` overrides how many there are. `cluster`: on several nodes."""
+    if cluster:
+        return on_cluster(Random(f"{seed} cluster"), _draw_lane(seed, messages))
     scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
     scenario = _with_lost_copies(Random(f"{seed} losing copies"), scenario)
     scenario = _with_returns(Random(f"{seed} delivering again"), scenario)
@@ -203,7 +206,10 @@ def _with_hanging(random: Random, scenario: RunScenario) -> RunScenario:
 
 def draw_scenario(seed: int, messages: int | None = None) -> RunScenario:
     """The scenario of a seed, but for handlers that hang."""
+    return with_readers(Random(f"{seed} hand over"), _draw_lane(seed, messages))
 
+
+def _draw_lane(seed: int, messages: int | None) -> RunScenario:
     def chance(aspect: str) -> Random:
         return Random(f"{seed} {aspect}")
 
@@ -249,7 +255,7 @@ def draw_scenario(seed: int, messages: int | None = None) -> RunScenario:
         faults = tuple(sorted(faults))
     for group_map in group_maps:
         options = accepted_options(options, policy=PolicyName(policy), group_map=group_map)
-    scenario = RunScenario(
+    return RunScenario(
         seed=seed, theme=theme.name, policy=policy, inbounds=inbounds, options=options, group_maps=group_maps,
         records_per_checkpoint=random.choice((30, 200, 100_000)),
         parking_queues=parking_queues,
@@ -257,7 +263,6 @@ def draw_scenario(seed: int, messages: int | None = None) -> RunScenario:
         consumers=consumers, messages=plans,
         faults=faults,
     )  # fmt: skip
-    return with_readers(chance("hand over"), scenario)
 
 
 def _group_maps(random: Random, policy: str) -> tuple[Chosen, ...]:

@@ -1,4 +1,4 @@
-"""Three hundred worlds: in none of them a message is lost, doubled, out of order or stuck."""
+"""Three hundred worlds, and some clusters: in none a message is lost, doubled, out of order or stuck."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from dispatcher.sim.campaign import run_seed
+from dispatcher.sim.clusters import NODE_FAULTS
 from dispatcher.sim.faults import KINDS
 from dispatcher.sim.message_plans import REFUSALS
 from dispatcher.sim.themes import THEMES
@@ -17,6 +18,8 @@ COVERING = 120
 #: What they don't meet by chance: an original that is gone, a rebalance because somebody joined, a group that
 #: is owned when an operator closes it, a queue with much in it that is read back.
 RARE = (201, 223, 224, 302, 316, 473, 806)
+#: Clusters: the first ones, and two in which nodes are killed and stopped.
+CLUSTERS = (*range(1, 11), 16, 17)
 #: So many per test: enough of them for several processes to share, each far from the timeout.
 PART = 40
 
@@ -44,7 +47,7 @@ CORE = {
 
 def _expected() -> set[tuple[str, str]]:
     return {
-        *(("struck", kind) for kind in KINDS), *(("refused", kind) for kind in REFUSALS),
+        *(("struck", kind) for kind in KINDS.keys() - NODE_FAULTS), *(("refused", kind) for kind in REFUSALS),
         *(("theme", theme.name) for theme in THEMES), *(("redis", answer) for answer in REDIS),
         *(("broker", what) for what in BROKER), *(("leads", how) for how in LEADS),
         *(("kept", how) for how in ("first", "again")), *(("logs", event) for event in LOGS),
@@ -52,8 +55,8 @@ def _expected() -> set[tuple[str, str]]:
     }  # fmt: skip
 
 
-def _run(seed: int) -> Counter[tuple[str, str]]:
-    outcome = run_seed(seed)
+def _run(seed: int, *, cluster: bool = False) -> Counter[tuple[str, str]]:
+    outcome = run_seed(seed, cluster=cluster)
     assert outcome.problem is None, "\n".join(
         [f"seed {seed} fails: {outcome.checker}: {outcome.problem}", *outcome.events]
     )
@@ -75,3 +78,11 @@ def test_every_guarantee_holds_and_everything_happens_that_is_meant_to() -> None
 def test_every_guarantee_holds(first: int) -> None:
     for seed in range(first, min(first + PART, SEEDS + 1)):
         _run(seed)
+
+
+@pytest.mark.slow
+def test_every_guarantee_holds_on_a_cluster() -> None:
+    met: Counter[tuple[str, str]] = Counter()
+    for seed in CLUSTERS:
+        met += _run(seed, cluster=True)
+    assert not {("struck", kind) for kind in NODE_FAULTS} - set(met)

@@ -38,7 +38,8 @@ class BoundsChecker(Checker):
         left["messages whose ids are looked up"] = 0 if dedup is None else dedup.waiting
         left["parking queues known"] = len(state.parking)
         names, queues = self.world.names, self.world.broker.queues
-        if not any(fault.kind == "lose_leader" for fault in self.world.scenario.faults):  # P-11 leaves some
+        lost = any(fault.kind == "lose_leader" for fault in self.world.scenario.faults)
+        if not lost and not self.world.scenario.partitions:  # else P-11 leaves some
             left["parking queues"] = sum(is_parking_queue(names, name) for name in queues)
         left["moves unconfirmed"] = state.parking.unconfirmed
         left["bytes of moves"] = state.parking.unconfirmed_bytes

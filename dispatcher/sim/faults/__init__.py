@@ -4,9 +4,9 @@ To add a kind, write one function with `@fault(often=…)` in one of the modules
 then on, and a test sees to it that it strikes.
 """
 
-from dispatcher.sim.faults import broker, consumers, dispatchers, moments, operators, redis
+from dispatcher.sim.faults import broker, consumers, dispatchers, moments, nodes, operators, redis
 from dispatcher.sim.faults.striking import KINDS, FaultKind, Faults
 
-MODULES = (dispatchers, consumers, moments, broker, redis, operators)
+MODULES = (dispatchers, consumers, moments, broker, nodes, redis, operators)
 
 __all__ = ["KINDS", "MODULES", "Faults", "FaultKind"]

@@ -16,8 +16,10 @@ from dispatcher.sim.world import World
 
 Machine = DispatcherMachine | ConsumerMachine | ReaderMachine
 
-#: How long after the last fault everything is repaired.
+#: How long after the last fault everything is repaired. A node that stands still is given up after 7.5 s, and
+#: who had its place then goes on after some seconds more.
 _REPAIR_MS: Final = 3_000
+_REPAIR_CLUSTER_MS: Final = 15_000
 #: How long a patient fault waits, and how often it looks.
 _PATIENCE_MS: Final = 2_000
 _LOOK_MS: Final = 13
@@ -66,7 +68,8 @@ class Faults:
         self._armed: list[Armed] = []
         faults = world.scenario.faults
         last_ms = max((fault.at_ms for fault in faults), default=0)
-        self.over_at_ms = world.begun_at_ms + last_ms + (_PATIENCE_MS + _REPAIR_MS if faults else 100)
+        repair_ms = _REPAIR_CLUSTER_MS if world.scenario.partitions else _REPAIR_MS
+        self.over_at_ms = world.begun_at_ms + last_ms + (_PATIENCE_MS + repair_ms if faults else 100)
 
     def schedule(self) -> None:
         world = self.world
