@@ -47,6 +47,8 @@ FORMER_NODE_S: Final = 4.0
 #: From a restart of the broker until its quorum queues have elected a leader. That took 0.2 s on a busy
 #: machine, and AMQP has no message for its end.
 ELECTION_S: Final = 2.0
+#: RabbitMQ asks the leader of a quorum queue for this long, and then says that the queue is empty.
+NO_ANSWER_S: Final = 0.25
 #: How many messages of a classic queue are fetched before their size is known.
 FIRST_WINDOW: Final = 16
 #: A look-ahead up to this is taken at once.
@@ -71,7 +73,7 @@ class InboundSource(NamedTuple):
 
 async def open_inbound(
     link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0,
-    fence: Callable[[], Awaitable[None]] | None = None,
+    silent_s: float = 0.0, fence: Callable[[], Awaitable[None]] | None = None,
 ) -> InboundSource:  # fmt: skip
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
@@ -83,7 +85,9 @@ async def open_inbound(
     of the later consumer are returned: a consume that comes this early gets newer messages before them
     (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away. `fence`
     is called if such a queue has others: one may be a former leader that has lost the lock, has messages of
-    the queue, and does not know it.
+    the queue, and does not know it. `silent_s`: for so long nobody believes that a quorum queue has neither
+    messages nor consumers, which RabbitMQ also says of one that has no leader. If it says so late, its leader
+    did not answer, and the time begins anew.
     """
     classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
@@ -93,18 +97,25 @@ async def open_inbound(
     elif election_s:
         ghosts, patience_s = max(1, ghosts), FORMER_NODE_S - election_s
         await asyncio.sleep(election_s)
-    deadline = asyncio.get_running_loop().time() + patience_s
+    begun_s = asyncio.get_running_loop().time()
+    deadline = begun_s + patience_s
+    silent_until = begun_s if classic else begun_s + silent_s
     while True:
         channel = await link.open_channel()
         try:
+            asked_s = asyncio.get_running_loop().time()
             declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
+            now_s = asyncio.get_running_loop().time()
             others = int(declared.consumer_count)
             if others and not classic and fence is not None:
                 await fence()
                 fence = None
                 deadline = max(deadline, asyncio.get_running_loop().time() + GONE_S)
             is_late = asyncio.get_running_loop().time() > deadline
-            if not others or (is_late and others <= ghosts):
+            if silent_s and not classic and now_s - asked_s >= NO_ANSWER_S:
+                silent_until = now_s + silent_s
+            may_be_silent = not (others or declared.message_count) and now_s < silent_until
+            if not may_be_silent and (not others or (is_late and others <= ghosts)):
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)
                 return InboundSource(channel, consumer_tag, classic, window, others)
@@ -113,7 +124,7 @@ async def open_inbound(
             if refused.code != ACCESS_REFUSED:
                 raise
             others, is_late = 1, asyncio.get_running_loop().time() > deadline
-        if is_late:
+        if is_late and others:
             raise ConfigurationError(_others_problem(queue, others))
         await asyncio.sleep(FORMER_LEADER_POLL_S)
 

@@ -139,8 +139,8 @@ class LaneRunner:
         self._replicas = self.replicas_type(
             settings.redis, lane.name, settings.prefix, self._clock.now_ms, leads
         )
-        several_nodes = len(settings.rabbitmq.nodes()) > 1
-        self._answers = Answers(settings.rabbitmq, self._names) if several_nodes else None
+        self._has_nodes = len(settings.rabbitmq.nodes()) > 1
+        self._answers = Answers(settings.rabbitmq, self._names) if self._has_nodes else None
         self._url = ""  # of the node that it was connected to last
         self._kept: tuple[str, ...] = ()  # own queues that are not of the kind that is wanted
         self._unknown: tuple[str, ...] = ()  # inbound queues that may have priorities
@@ -457,7 +457,7 @@ class LaneRunner:
             open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
                 election_s=self.election_s if restarted and not is_new else 0.0, ghosts=witness.ghosts,
-                fence=fence,
+                silent_s=self.election_s if self._has_nodes and not is_new else 0.0, fence=fence,
             )
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
