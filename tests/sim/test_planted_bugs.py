@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher.sim.campaign import RunOutcome, run_scenario
+from dispatcher.sim.scenario import RunScenario
 from dispatcher.sim.seeds import make_scenario
 from tests.sim.plants import PLANTS, Plant
 
@@ -15,8 +16,8 @@ from tests.sim.plants import PLANTS, Plant
 MORE_SEEDS = 100
 
 
-def _run(seed: int, plant: Plant) -> RunOutcome:
-    outcome = run_scenario(make_scenario(seed), plants=[plant])
+def _run(scenario: RunScenario, plant: Plant) -> RunOutcome:
+    outcome = run_scenario(scenario, plants=[plant])
     assert outcome.checker != "crash", f"no checker failed, the program did: {outcome.problem}"
     return outcome
 
@@ -28,8 +29,8 @@ def test_the_bug_is_found(name: str) -> None:
     """The first seed is one that found it when it was written down."""
     planted = PLANTS[name]
     for seed in (planted.seed, *range(1, MORE_SEEDS + 1)):
-        if _run(seed, planted.plant).checker in planted.checkers:
-            without = run_scenario(make_scenario(seed))
+        if _run(planted.scenario(seed), planted.plant).checker in planted.checkers:
+            without = run_scenario(planted.scenario(seed))
             assert without.problem is None, f"seed {seed} fails without the plant: {without.problem}"
             return
     pytest.fail(
@@ -43,4 +44,4 @@ def test_a_plant_that_breaks_the_program_is_not_found() -> None:
         lane.no_such_part.grow()
 
     with pytest.raises(AssertionError, match="AttributeError"):
-        _run(1, broken)
+        _run(make_scenario(1), broken)

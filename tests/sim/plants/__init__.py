@@ -4,10 +4,21 @@ They live here only: the product has no switch for any of them. The first line o
 row in docs/simulation.md.
 """
 
-from tests.sim.plants import handing, holding, keeping, leading, moves, overdue, parking, reasons, stealing
+from tests.sim.plants import (
+    handing,
+    holding,
+    keeping,
+    leading,
+    moves,
+    nodes,
+    overdue,
+    parking,
+    reasons,
+    stealing,
+)
 from tests.sim.plants.planting import PLANTS, Plant, Planted
 
 __all__ = [
-    "PLANTS", "Plant", "Planted", "handing", "holding", "keeping", "leading", "moves", "overdue", "parking",
-    "reasons", "stealing",
+    "PLANTS", "Plant", "Planted", "handing", "holding", "keeping", "leading", "moves", "nodes", "overdue",
+    "parking", "reasons", "stealing",
 ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from dispatcher.sim.campaign import run_scenario
-from dispatcher.sim.seeds import make_scenario
 from tests.sim.plants import PLANTS
 
 
@@ -16,7 +15,7 @@ def main() -> None:
     chosen = parser.parse_args()
     planted = PLANTS[chosen.name]
     for seed in range(1, chosen.seeds + 1):
-        if run_scenario(make_scenario(seed), plants=[planted.plant]).checker in planted.checkers:
+        if run_scenario(planted.scenario(seed), plants=[planted.plant]).checker in planted.checkers:
             print(seed, flush=True)
 
 

@@ -1,0 +1,48 @@
+"""Bugs that show only on a cluster, when something happens to one of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.sim.plants.planting import planted
+
+
+def _as_it_begins(session: Any, change: Callable[[], None]) -> None:
+    """Change the session once it has all its parts."""
+    commit = session._commit
+
+    def first(effects: Any) -> None:
+        session._commit = commit
+        change()
+        commit(effects)
+
+    session._commit = first
+
+
+@planted("loss", "liveness", seed=116, cluster=True)
+def parked_on_one_node(lane: Any, session: Any, store: Any) -> None:
+    """What came in through quorum queues is parked in a classic queue, on one node."""
+
+    def change() -> None:
+        session._parking._quorum = False
+
+    _as_it_begins(session, change)
+
+
+@planted("fence", seed=159, cluster=True)
+def leads_on_with_its_epoch(lane: Any, session: Any, store: Any) -> None:
+    """A leader whose node was given up never hears that it has lost the lock, and Redis takes its commits."""
+    keys = store.world.redis.keys
+    commit = type(keys).commit
+
+    def unchecked(leader: bytes, before: bytes, ordinal: bytes, *rest: bytes) -> bytes:
+        keys.meta[b"ordinal"] = before
+        return commit(keys, keys.meta[b"leader"], before, ordinal, *rest)
+
+    async def never() -> bool:
+        return False
+
+    keys.commit = unchecked
+    store.is_fenced = never
+    session._channels.tell_lock = lambda event: None
