@@ -83,6 +83,8 @@ _SETTINGS: Final = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # What lies in order is aggregated in it, and once where all rows of a key are in one part.
     "spark.sql.execution.replaceHashWithSortAgg": "true",
+    # To find how to pack each column of a table that is kept between jobs costs more than it saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Dates and lanes of a table are written beside each other, without sorting the rows by them.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
