@@ -87,35 +87,34 @@ async def open_inbound(
     is called if such a queue has others: one may be a former leader that has lost the lock, has messages of
     the queue, and does not know it. `silent_s`: for so long nobody believes that a quorum queue has neither
     messages nor consumers, which RabbitMQ also says of one that has no leader. If it says so late, its leader
-    did not answer, and the time begins anew.
+    did not answer, and the time begins anew. A node that is cut off says so for as long as it is: so `fence`
+    comes before an answer counts, too.
     """
     classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
     patience_s = FORMER_LEADER_S
     if classic:
-        ghosts = 0
+        ghosts, silent_s, fence = 0, 0.0, None
     elif election_s:
         ghosts, patience_s = max(1, ghosts), FORMER_NODE_S - election_s
         await asyncio.sleep(election_s)
-    begun_s = asyncio.get_running_loop().time()
-    deadline = begun_s + patience_s
-    silent_until = begun_s if classic else begun_s + silent_s
+    now = asyncio.get_running_loop().time
+    deadline, silence = now() + patience_s, _Silence(silent_s, now())
     while True:
         channel = await link.open_channel()
         try:
-            asked_s = asyncio.get_running_loop().time()
+            asked_s = now()
             declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
-            now_s = asyncio.get_running_loop().time()
-            others = int(declared.consumer_count)
-            if others and not classic and fence is not None:
+            others, is_late = int(declared.consumer_count), now() > deadline
+            silence.note(now() - asked_s, now())
+            counts = bool(others or declared.message_count) or silence.has_ended(now())
+            if fence is not None and (others or (silent_s and counts)):
+                asked_s = now()
                 await fence()
-                fence = None
-                deadline = max(deadline, asyncio.get_running_loop().time() + GONE_S)
-            is_late = asyncio.get_running_loop().time() > deadline
-            if silent_s and not classic and now_s - asked_s >= NO_ANSWER_S:
-                silent_until = now_s + silent_s
-            may_be_silent = not (others or declared.message_count) and now_s < silent_until
-            if not may_be_silent and (not others or (is_late and others <= ghosts)):
+                fence, is_late = None, False  # what was said before that does not count
+                silence.note(now() - asked_s, now())
+                deadline = max(deadline, now() + GONE_S)
+            elif counts and (not others or (is_late and others <= ghosts)):
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)
                 return InboundSource(channel, consumer_tag, classic, window, others)
@@ -123,10 +122,26 @@ async def open_inbound(
         except ChannelRefused as refused:
             if refused.code != ACCESS_REFUSED:
                 raise
-            others, is_late = 1, asyncio.get_running_loop().time() > deadline
+            others, is_late = 1, now() > deadline
         if is_late and others:
             raise ConfigurationError(_others_problem(queue, others))
         await asyncio.sleep(FORMER_LEADER_POLL_S)
+
+
+class _Silence:
+    """How long an answer that a queue has nothing may be that of RabbitMQ about a queue without a leader."""
+
+    def __init__(self, seconds: float, now_s: float) -> None:
+        self._seconds = seconds
+        self._until_s = now_s + seconds
+
+    def note(self, took_s: float, now_s: float) -> None:
+        """An answer took that long. A late one says that a leader did not answer."""
+        if took_s >= NO_ANSWER_S:
+            self._until_s = now_s + self._seconds
+
+    def has_ended(self, now_s: float) -> bool:
+        return now_s >= self._until_s
 
 
 def _others_problem(queue: str, others: int) -> str:

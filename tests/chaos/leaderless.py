@@ -1,6 +1,6 @@
 """Quorum queues that RabbitMQ (3.10.8) has left without a leader for good, so that nobody gets what is in
-them (docs/guarantees.md, "Clusters"): no run comes to its end then. What happened until then is judged all
-the same."""
+them (docs/guarantees.md, "On a cluster"): no run comes to its end then. What happened until then is judged
+all the same."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ class Held(NamedTuple):
 
 
 def _held(folder: Path, seconds: float, seed: int, *more: str) -> Held:
-    """Another run is made when RabbitMQ has left a queue without a leader (docs/guarantees.md, "Clusters"):
-    that run has no verdict."""
+    """Another run is made when RabbitMQ has left a queue without a leader (docs/guarantees.md, "On a
+    cluster"): that run has no verdict."""
     for number in range(RUNS_MAX):
         of_run = folder / str(number)
         run = subprocess.run(

@@ -98,3 +98,35 @@ async def test_the_former_leader_has_time_to_end_however_long_redis_takes(bench:
     source = await open_inbound(following, "in", "following", 64, election_s=0, ghosts=1, fence=fence)
     assert source.ghosts == 0, "nobody else was there any more"
     await following.close()
+
+
+async def test_an_empty_queue_counts_only_after_a_proof_of_the_lock(bench: Bench) -> None:
+    """Where `silent_s` says that it may have no leader: its node may be cut off from the queue's."""
+    client = await bench.client()
+    await client.declare("in", **{"x-queue-type": "quorum"})
+    link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
+    asked, proven = asyncio.Event(), asyncio.Event()
+
+    async def fence() -> None:
+        asked.set()
+        await proven.wait()
+
+    taking = asyncio.create_task(
+        open_inbound(link, "in", "following", 64, election_s=0, silent_s=0.05, fence=fence)
+    )
+    await asked.wait()
+    assert await client.consumers("in") == 0
+    proven.set()
+    await taking
+    assert await client.consumers("in") == 1
+    await link.close()
+
+
+async def test_a_message_ends_the_wait_for_the_leader_of_an_empty_queue(bench: Bench) -> None:
+    client = await bench.client()
+    await client.declare("in", **{"x-queue-type": "quorum"})
+    link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
+    taking = asyncio.create_task(open_inbound(link, "in", "following", 64, election_s=0, silent_s=3_600))
+    client.send("in", b"1", "g")
+    await taking
+    await link.close()

@@ -13,6 +13,9 @@ from dispatcher.sim.watcher import Violation
 SEED = 739
 #: The same on a cluster, where the former leader's node lives, so that its witness says nothing.
 ON_CLUSTER = 236
+#: A leader's node is cut off from an inbound queue, and says that it is empty until that ends. Who consumes
+#: there gets newer messages than the other leader has.
+CUT_OFF = 282
 
 
 def test_who_does_not_wait_for_an_election_loses_the_order() -> None:
@@ -27,6 +30,10 @@ def test_who_takes_a_queue_without_a_leader_for_empty_loses_the_order() -> None:
     failure = _run_without_waiting(make_scenario(ON_CLUSTER, cluster=True))
     assert isinstance(failure, Violation)
     assert failure.checker == "order"
+
+
+def test_who_believes_a_node_that_is_cut_off_loses_the_order() -> None:
+    assert run_seed(CUT_OFF, cluster=True).problem is None
 
 
 def _run_without_waiting(scenario: RunScenario) -> BaseException | None:
