@@ -23,7 +23,8 @@ GONE_S: Final = LOOK_S + 1.0
 
 
 class Fence:
-    """Ends a former leader, at most once in a take-over. `prove` raises when the lock is not ours."""
+    """Ends a former leader, at most once in a take-over. `prove` raises when the lock is not ours; it takes a
+    majority of the nodes if the lock is a quorum queue."""
 
     def __init__(
         self, prove: Callable[[], Awaitable[None]], raise_epoch: Callable[[], Awaitable[None]]
@@ -33,7 +34,12 @@ class Fence:
         self._turn = asyncio.Lock()
         self._is_raised = False
 
-    async def __call__(self) -> None:
+    async def prove(self) -> None:
+        """The lock is ours. Raises what `prove` raises."""
+        async with self._turn:  # the lock answers one question at a time
+            await self._prove()
+
+    async def raise_epoch(self) -> None:
         """Several inbound queues may ask for it. Raises what `prove` and the store raise."""
         async with self._turn:
             if not self._is_raised:

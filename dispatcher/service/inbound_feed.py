@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -24,7 +24,7 @@ from dispatcher.errors import (
     DeliveredAgain,
 )
 from dispatcher.service.ack_window import ROOM_PART, UNPROVEN_MAX, AckWindow
-from dispatcher.service.fencing import GONE_S
+from dispatcher.service.fencing import GONE_S, Fence
 from dispatcher.service.queue_kinds import CLASSIC, kind_of_queue
 
 log = structlog.get_logger()
@@ -49,6 +49,8 @@ FORMER_NODE_S: Final = 4.0
 ELECTION_S: Final = 2.0
 #: RabbitMQ asks the leader of a quorum queue for this long, and then says that the queue is empty.
 NO_ANSWER_S: Final = 0.25
+#: How soon a message in a queue that seemed to be empty is seen.
+SILENCE_POLL_S: Final = 0.1
 #: How many messages of a classic queue are fetched before their size is known.
 FIRST_WINDOW: Final = 16
 #: A look-ahead up to this is taken at once.
@@ -73,7 +75,7 @@ class InboundSource(NamedTuple):
 
 async def open_inbound(
     link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0,
-    silent_s: float = 0.0, fence: Callable[[], Awaitable[None]] | None = None,
+    silent_s: float = 0.0, fence: Fence | None = None,
 ) -> InboundSource:  # fmt: skip
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
@@ -83,38 +85,41 @@ async def open_inbound(
     elected a leader, a passive declare tells what it knew some seconds before, perhaps without a consumer
     that came later, and a consume waits to be the first that the new leader hears of. Only then the messages
     of the later consumer are returned: a consume that comes this early gets newer messages before them
-    (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away. `fence`
-    is called if such a queue has others: one may be a former leader that has lost the lock, has messages of
-    the queue, and does not know it. `silent_s`: for so long nobody believes that a quorum queue has neither
-    messages nor consumers, which RabbitMQ also says of one that has no leader. If it says so late, its leader
-    did not answer, and the time begins anew. A node that is cut off says so for as long as it is: so `fence`
-    comes before an answer counts, too.
+    (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away.
+    `fence` ends a former leader if such a queue has others: one may have lost the lock, have messages of the
+    queue, and not know it. `silent_s`: for so long nobody believes that a quorum queue has neither messages
+    nor consumers, which RabbitMQ also says of one that has no leader. A node that is cut off from the leader
+    says so for as long as it is. So, if this is not 0, an answer counts only directly after a proof of the
+    lock, which takes a majority of the nodes.
     """
     classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
     patience_s = FORMER_LEADER_S
-    if classic:
-        ghosts, silent_s, fence = 0, 0.0, None
-    elif election_s:
+    ghosts, silent_s, fence = (0, 0.0, None) if classic else (ghosts, silent_s, fence)
+    if election_s and not classic:
         ghosts, patience_s = max(1, ghosts), FORMER_NODE_S - election_s
         await asyncio.sleep(election_s)
     now = asyncio.get_running_loop().time
     deadline, silence = now() + patience_s, _Silence(silent_s, now())
+    is_fenced, is_proven = fence is None, False
     while True:
         channel = await link.open_channel()
         try:
             asked_s = now()
             declared = await link.call(channel, QueueDeclare(queue=queue, passive=True))
             others, is_late = int(declared.consumer_count), now() > deadline
-            silence.note(now() - asked_s, now())
-            counts = bool(others or declared.message_count) or silence.has_ended(now())
-            if fence is not None and (others or (silent_s and counts)):
-                asked_s = now()
-                await fence()
-                fence, is_late = None, False  # what was said before that does not count
-                silence.note(now() - asked_s, now())
+            may_be_silent = silence.lasts(others + declared.message_count, now() - asked_s, now())
+            was_proven, is_proven = is_proven, False
+            if fence is not None and others and not is_fenced:
+                await fence.raise_epoch()
+                is_fenced, is_late = True, False
                 deadline = max(deadline, now() + GONE_S)
-            elif counts and (not others or (is_late and others <= ghosts)):
+            elif may_be_silent or (others and not (is_late and others <= ghosts)):
+                pass  # nothing yet
+            elif fence is not None and silent_s and not was_proven:
+                await fence.prove()
+                is_proven = True  # what was said before that does not count
+            else:
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)
                 return InboundSource(channel, consumer_tag, classic, window, others)
@@ -122,10 +127,11 @@ async def open_inbound(
         except ChannelRefused as refused:
             if refused.code != ACCESS_REFUSED:
                 raise
-            others, is_late = 1, now() > deadline
+            others, is_late, may_be_silent = 1, now() > deadline, False
         if is_late and others:
             raise ConfigurationError(_others_problem(queue, others))
-        await asyncio.sleep(FORMER_LEADER_POLL_S)
+        if not is_proven:
+            await asyncio.sleep(SILENCE_POLL_S if may_be_silent else FORMER_LEADER_POLL_S)
 
 
 class _Silence:
@@ -135,13 +141,14 @@ class _Silence:
         self._seconds = seconds
         self._until_s = now_s + seconds
 
-    def note(self, took_s: float, now_s: float) -> None:
-        """An answer took that long. A late one says that a leader did not answer."""
-        if took_s >= NO_ANSWER_S:
-            self._until_s = now_s + self._seconds
+    def lasts(self, count: int, took_s: float, now_s: float) -> bool:
+        """Whether it does after this answer: `count` messages and consumers, after `took_s`.
 
-    def has_ended(self, now_s: float) -> bool:
-        return now_s >= self._until_s
+        It begins anew with an answer that had any, and with a late one: then no leader has answered.
+        """
+        if count or took_s >= NO_ANSWER_S:
+            self._until_s = now_s + self._seconds
+        return not count and now_s < self._until_s
 
 
 def _others_problem(queue: str, others: int) -> str:

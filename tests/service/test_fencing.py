@@ -60,14 +60,14 @@ async def test_several_queues_raise_the_epoch_once_and_only_with_the_lock() -> N
         done.append("raised")
 
     fence = Fence(prove, raise_epoch)
-    await asyncio.gather(fence(), fence(), fence())
+    await asyncio.gather(*(fence.raise_epoch() for _ in range(3)))
     assert done == ["proven", "raised"]
 
     async def lost() -> None:
         raise ConfigurationError("it is not ours")
 
     with pytest.raises(ConfigurationError):
-        await Fence(lost, raise_epoch)()
+        await Fence(lost, raise_epoch).raise_epoch()
     assert done == ["proven", "raised"]
 
 
@@ -91,34 +91,74 @@ async def test_the_former_leader_has_time_to_end_however_long_redis_takes(bench:
     await former.call(channel, BasicConsume(queue="in", consumer_tag="former"))
     following = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
 
-    async def fence() -> None:
+    async def nothing() -> None:
+        """The lock is ours."""
+
+    async def raise_epoch() -> None:
         await asyncio.sleep(1.2)  # sleeps: as long as a slow Redis takes; more than the queue's patience
         asyncio.get_running_loop().call_later(0.3, former.abort)
 
+    fence = Fence(nothing, raise_epoch)
     source = await open_inbound(following, "in", "following", 64, election_s=0, ghosts=1, fence=fence)
     assert source.ghosts == 0, "nobody else was there any more"
     await following.close()
 
 
+class Proofs:
+    """Of the lock: each waits until the test gives it."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Queue[str]()
+        self._given = asyncio.Semaphore(0)
+        self.fence = Fence(self._prove, self._raise_epoch)
+
+    async def _prove(self) -> None:
+        self.asked.put_nowait("proof")
+        await self._given.acquire()
+
+    async def _raise_epoch(self) -> None:
+        self.asked.put_nowait("epoch")
+
+    def give(self) -> None:
+        self._given.release()
+
+
 async def test_an_empty_queue_counts_only_after_a_proof_of_the_lock(bench: Bench) -> None:
-    """Where `silent_s` says that it may have no leader: its node may be cut off from the queue's."""
+    """If it may have no leader: the node that says so may be cut off from the others. One queue's proof does
+    not count for another one."""
+    client = await bench.client()
+    link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
+    proofs = Proofs()
+    for queue in ("in", "low"):
+        await client.declare(queue, **{"x-queue-type": "quorum"})
+        taking = asyncio.create_task(
+            open_inbound(link, queue, queue, 64, election_s=0, silent_s=0.05, fence=proofs.fence)
+        )
+        assert await proofs.asked.get() == "proof"
+        assert await client.consumers(queue) == 0
+        proofs.give()
+        await taking
+        assert await client.consumers(queue) == 1
+    assert proofs.asked.empty()
+    await link.close()
+
+
+async def test_after_a_former_leader_an_empty_queue_is_proven_anew(bench: Bench) -> None:
     client = await bench.client()
     await client.declare("in", **{"x-queue-type": "quorum"})
+    former = await Link.open(bench.rabbitmq, name="former", on_events=lambda _: None)
+    await former.call(await former.open_channel(), BasicConsume(queue="in", consumer_tag="former"))
     link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
-    asked, proven = asyncio.Event(), asyncio.Event()
-
-    async def fence() -> None:
-        asked.set()
-        await proven.wait()
-
+    proofs = Proofs()
     taking = asyncio.create_task(
-        open_inbound(link, "in", "following", 64, election_s=0, silent_s=0.05, fence=fence)
+        open_inbound(link, "in", "following", 64, election_s=0, silent_s=0.05, fence=proofs.fence)
     )
-    await asked.wait()
-    assert await client.consumers("in") == 0
-    proven.set()
+    proofs.give()
+    assert [await proofs.asked.get(), await proofs.asked.get()] == ["proof", "epoch"]
+    await former.close()
+    assert await proofs.asked.get() == "proof"
+    proofs.give()
     await taking
-    assert await client.consumers("in") == 1
     await link.close()
 
 
@@ -127,6 +167,8 @@ async def test_a_message_ends_the_wait_for_the_leader_of_an_empty_queue(bench: B
     await client.declare("in", **{"x-queue-type": "quorum"})
     link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
     taking = asyncio.create_task(open_inbound(link, "in", "following", 64, election_s=0, silent_s=3_600))
+    await asyncio.wait((taking,), timeout=0.5)  # sleeps: it asks a few times, and must go on waiting
+    assert await client.consumers("in") == 0
     client.send("in", b"1", "g")
     await taking
     await link.close()

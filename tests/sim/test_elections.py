@@ -32,7 +32,7 @@ def test_who_takes_a_queue_without_a_leader_for_empty_loses_the_order() -> None:
     assert failure.checker == "order"
 
 
-def test_who_believes_a_node_that_is_cut_off_loses_the_order() -> None:
+def test_a_node_that_is_cut_off_is_not_believed() -> None:
     assert run_seed(CUT_OFF, cluster=True).problem is None
 
 

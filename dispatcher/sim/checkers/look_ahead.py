@@ -46,6 +46,7 @@ class LookAheadChecker(Checker):
         self._most_ms = _OPENING_MS + _BLOCKED_MS + _RETRY_MS + 4 * (_TICK_MS + slow_ms)
         #: To find out that a parking queue can't be used takes time of its own.
         self._off = any(fault.kind == "lose_leader" for fault in world.scenario.faults)
+        self._off |= bool(world.scenario.partitions)  # nodes of the cluster stand still
         self._lane: Lane | None = None
         self._full: dict[str, _Full] = {}  # by what is too long so
         self._stepped_at_ms = 0
