@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dispatcher.amqp.handshake import Login
-from dispatcher.errors import ConfigurationError
+from dispatcher.certificates import client_context
 
 if TYPE_CHECKING:
     from dispatcher.settings import RabbitSettings
@@ -31,28 +31,4 @@ def _agreed_heartbeat_s(settings: RabbitSettings) -> int:
 
 def tls_context(settings: RabbitSettings) -> ssl.SSLContext | None:
     """The context of an amqps:// URL, None for amqp://. Raises ConfigurationError."""
-    return client_context(settings) if settings.address.tls else None
-
-
-def client_context(settings: RabbitSettings) -> ssl.SSLContext:
-    """Whom to trust, and who we are.
-
-    Raises ConfigurationError when a file is missing or is not what it should be.
-    """
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-    except OSError as problem:
-        raise ConfigurationError(f"rabbitmq.ca_file: {settings.ca_file}: {_why(problem)}") from None
-    if settings.cert_file is not None:
-        try:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
-        except OSError as problem:
-            files = " and ".join(file for file in (settings.cert_file, settings.key_file) if file)
-            raise ConfigurationError(f"rabbitmq.cert_file: {files}: {_why(problem)}") from None
-    return context
-
-
-def _why(problem: OSError) -> str:
-    if isinstance(problem, ssl.SSLError):
-        return f"not a PEM file that can be used ({problem.reason or problem})"
-    return problem.strerror or str(problem)
+    return client_context("rabbitmq", settings) if settings.address.tls else None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Final
 
 import typer
 
+from dispatcher.certificates import server_context
 from dispatcher.cli import options
 from dispatcher.cli.check_broker import check_broker
 from dispatcher.cli.check_findings import Findings, Level
@@ -15,7 +17,6 @@ from dispatcher.cli.check_management import check_management
 from dispatcher.cli.output import ACT, LOOK, console, counted, in_colour, print_error, print_json
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.access import Access
-from dispatcher.http.tls import server_context
 from dispatcher.ledger.opening import open_ledger
 from dispatcher.redis_store import probe
 from dispatcher.redis_store.probe import WARNING
@@ -65,7 +66,10 @@ def check(
 
 
 def _check_http(settings: HttpSettings, findings: Findings) -> None:
-    for read in (lambda: Access.of(settings.tokens), lambda: server_context(settings)):
+    reads: list[Callable[[], object]] = [lambda: Access.of(settings.tokens)]
+    if settings.cert_file is not None:
+        reads.append(lambda: server_context("http", settings))
+    for read in reads:
         try:
             read()
         except ConfigurationError as refused:

@@ -6,7 +6,7 @@ import ssl
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from dispatcher.amqp.tls import client_context
+from dispatcher.certificates import client_context
 from dispatcher.nodes.management import Management
 from dispatcher.settings import RabbitSettings
 
@@ -22,10 +22,10 @@ def management_of(settings: RabbitSettings, given: str | None) -> Management:
     if place.scheme != "https":
         return Management(url)
     if place.hostname in {node.address.host for node in settings.nodes()}:
-        return Management(url, client_context(settings), settings.server_name)
+        return Management(url, client_context("rabbitmq", settings), settings.server_name)
     context = ssl.create_default_context()
     if settings.ca_file is not None:
-        client_context(settings)  # it names the file if that can't be used
+        client_context("rabbitmq", settings)  # it names the file if that can't be used
         context.load_verify_locations(settings.ca_file)
     return Management(url, context)
 

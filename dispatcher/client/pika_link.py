@@ -297,9 +297,10 @@ def described(error: BaseException) -> tuple[int, str]:
     if isinstance(error, exceptions.ConnectionClosed | exceptions.ChannelClosed):
         return error.reply_code, error.reply_text
     if isinstance(error, _GUESSES):
-        # RabbitMQ always says why it refuses; a node that ends says another word, or none.
+        # RabbitMQ always says why it refuses; a node that ends says another word, or none. What is not of
+        # this form counts as a lost connection, and is tried again.
         said = _SAID.match(str(next(iter(error.args), "")))
-        return int(said[1]) if said else 0, error_text(error)
+        return (int(said[1]), said[2]) if said else (0, error_text(error))
     return (UNTRUSTED if isinstance(error, ssl.SSLCertVerificationError) else 0), error_text(error)
 
 
@@ -313,4 +314,4 @@ def _innermost(error: BaseException) -> BaseException:
 #: What pika takes any end of a connection for that was not open yet, by how far it was.
 _GUESSES: Final = (exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError)
 #: What it keeps of the reason: so it writes what RabbitMQ said.
-_SAID: Final = re.compile(r"ConnectionClosedByBroker: \((\d+)\)")
+_SAID: Final = re.compile(r"ConnectionClosedByBroker: \((\d+)\) '?(.*?)'?$", re.DOTALL)

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client.exposition import choose_encoder
 
+from dispatcher.certificates import server_context
 from dispatcher.errors import ConfigurationError
 from dispatcher.http.access import Access, Refused, Role
 from dispatcher.http.actions import ACTIONS, BODY_BYTES_MAX, act
@@ -24,7 +25,6 @@ from dispatcher.http.metrics import registry
 from dispatcher.http.openapi import DOCUMENT_PATH, EVENTS_PATH, ROLE_PATH, document
 from dispatcher.http.samples import Samples
 from dispatcher.http.static_files import PAGE, read_files
-from dispatcher.http.tls import server_context
 from dispatcher.http.views import LaneView
 from dispatcher.settings import HttpSettings
 from dispatcher.wire.plain_text import printable
@@ -56,7 +56,7 @@ class HttpServer:
         """Raises ConfigurationError for a token or a certificate that can't be read."""
         self._settings = settings
         self._access = Access.of(settings.tokens)
-        self._tls = server_context(settings)
+        self._tls = None if settings.cert_file is None else server_context("http", settings)
         self._lanes = lanes
         self._registry = registry(lanes)
         self._files = read_files()

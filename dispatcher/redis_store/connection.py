@@ -18,11 +18,12 @@ from typing import Any, Final, Self, TypeVar, cast
 import hiredis
 
 from dispatcher.addresses import connect_to_any
+from dispatcher.certificates import client_context
 from dispatcher.errors import ConfigurationError, DispatcherError, StoreUnavailable
 from dispatcher.redis_store.cluster import SLOTS, first_answer, primary_in, slot_of
 from dispatcher.redis_store.scripts import Argument, pack
 from dispatcher.redis_store.sentinel import master_of
-from dispatcher.redis_store.tls import client_context, connect_problem, greeting_problem, silence_problem
+from dispatcher.redis_store.tls import connect_problem, greeting_problem, silence_problem
 from dispatcher.settings import RedisSettings
 
 #: XTRIM MINID, ZADD GT and an exclusive start of XRANGE came with it.
@@ -194,7 +195,7 @@ class RedisConnection(asyncio.Protocol):
 
     async def _connect(self) -> None:
         address = self._settings.address
-        context = client_context(self._settings) if address.tls else None
+        context = client_context("redis", self._settings) if address.tls else None
         server_name = (self._settings.server_name or address.host) if address.tls else None
         try:
             await connect_to_any(

@@ -13,20 +13,6 @@ from dispatcher.settings import RedisSettings
 _PLAIN_HINT: Final = " (does it expect none? then the URL must begin with redis://)"
 
 
-def client_context(settings: RedisSettings) -> ssl.SSLContext:
-    """Trust and identity for a rediss:// URL. Raises ConfigurationError, which names the key."""
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-    except OSError as error:  # ssl.SSLError is one
-        raise ConfigurationError(f"redis.ca_file: can't be read: {error}") from None
-    if settings.cert_file is not None:
-        try:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
-        except OSError as error:
-            raise ConfigurationError(f"redis.cert_file: can't be read with its key_file: {error}") from None
-    return context
-
-
 def connect_problem(settings: RedisSettings, error: OSError | UnicodeError) -> DispatcherError:
     """The error to raise when a connection could not be made."""
     where = _where(settings)

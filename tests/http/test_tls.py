@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -83,3 +84,12 @@ def test_a_file_that_is_no_certificate_is_named(files: dict[str, Any], tmp_path:
     with pytest.raises(ConfigurationError) as refused:
         HttpServer(HttpSettings(**files | {key: str(bad)}), [])
     assert refused.value.problems[0].startswith(f"http.{key}: ")
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked(files: dict[str, Any], tmp_path: Path) -> None:
+    key = tmp_path / "encrypted.key"
+    command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", files["key_file"]]
+    subprocess.run([*command, "-out", str(key)], check=True, capture_output=True)
+    with pytest.raises(ConfigurationError) as refused:
+        HttpServer(HttpSettings(**files | {"key_file": str(key)}), [])
+    assert refused.value.problems[0].startswith("http.key_file: ")

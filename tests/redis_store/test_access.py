@@ -266,9 +266,9 @@ async def test_tls_to_a_plain_port(own_redis: LocalRedis) -> None:
 async def test_unreadable_certificate_files_are_named(certificates: Certificates, tmp_path: Path) -> None:
     url = "rediss://127.0.0.1:1/0"
     for ca_file in (str(tmp_path / "missing.pem"), certificates.path("request")):
-        with pytest.raises(ConfigurationError, match=r"^redis\.ca_file: can't be read"):
+        with pytest.raises(ConfigurationError, match=rf"^redis\.ca_file: {ca_file}: "):
             await store_at(url=url, ca_file=ca_file)
-    with pytest.raises(ConfigurationError, match=r"^redis\.cert_file: can't be read with its key_file"):
+    with pytest.raises(ConfigurationError, match=r"^redis\.cert_file: .*client.pem and "):
         await store_at(
             url=url, cert_file=certificates.path("client.pem"), key_file=certificates.path("server.key")
         )
