@@ -137,6 +137,18 @@ def test_the_pod_is_that_of_the_plain_manifests(tmp_path: Path) -> None:
 
 
 @needs_helm
+def test_probes_speak_tls_where_the_port_does(tmp_path: Path) -> None:
+    config = "http: {listen: '0.0.0.0:8642', cert_file: /etc/dispatcher/http.pem}\nlanes: {}"
+    found = _rendered(tmp_path, urls=URLS, config=config)
+    (deployment,) = [document for document in found if document["kind"] == "Deployment"]
+    template = deployment["spec"]["template"]
+    assert template["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
+    (container,) = template["spec"]["containers"]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert {probe["scheme"] for probe in probes} == {"HTTPS"}
+
+
+@needs_helm
 def test_a_secret_that_exists_is_used(tmp_path: Path) -> None:
     found = _rendered(tmp_path, existingSecret="mine", networkPolicy={"enabled": False})
     assert {document["kind"] for document in found} == {"ConfigMap", "Deployment", "PodDisruptionBudget"}

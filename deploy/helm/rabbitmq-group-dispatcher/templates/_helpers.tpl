@@ -29,3 +29,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{ regexFind "[0-9]+$" $listen }}
 {{- end }}
+
+{{- /* Not empty: the port speaks TLS. */ -}}
+{{- define "dispatcher.https" -}}
+{{ if dig "http" "cert_file" "" (fromYaml .Values.config) }}true{{ end }}
+{{- end }}
