@@ -57,7 +57,7 @@ class Upkeep(NodeFaults):
             self._was_hurt("lose_node", number, since, forgotten_at)
             await self._replace(lost, happened)
             self._was_hurt("replace_node", number, forgotten_at, time.monotonic())
-            self._stage.rabbitmq_outages.append(Outage(since, time.monotonic(), killed=True))
+            self._stage.rabbitmq_outages.append(Outage(since, forgotten_at))
 
     async def upgrade_nodes(self, fault: Fault, happened: Happened) -> None:
         """One after the other: drained, stopped and started again, as soon as no queue needs it and all lanes
