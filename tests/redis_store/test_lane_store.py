@@ -226,7 +226,7 @@ async def test_inbound_queues_may_be_added_and_reordered(lane: Lane) -> None:
 async def test_a_queue_with_open_entries_can_not_be_removed(lane: Lane) -> None:
     store = await lane.lead(inbounds=("high", "low"))
     await store.commit(step(dispatched(1, inbound=0), dispatched(2, inbound=1)))
-    with pytest.raises(ConfigurationError, match=r"redis\.url: the journal .* unfinished messages of 'low'"):
+    with pytest.raises(ConfigurationError, match=r"^Redis: the journal .* unfinished messages of 'low'"):
         await lane.read("high")
     store = await lane.lead(inbounds=("high", "low"))
     await store.commit(step(SettledRange(1, 2, 2)))
@@ -274,7 +274,7 @@ async def test_another_programs_bytes_are_named(lane: Lane) -> None:
     await store.commit(step(owners={b"g": OwnerRow(1, 1)}))
     async with lane.client() as client:
         await client.hset(lane.keys.owners, b"g", b"nonsense")
-    with pytest.raises(ConfigurationError, match=r"redis\.url: row b'g' of .*:owners: "):
+    with pytest.raises(ConfigurationError, match=r"^Redis: row b'g' of .*:owners: "):
         await lane.read()
 
 
