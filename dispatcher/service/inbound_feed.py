@@ -118,7 +118,7 @@ async def open_inbound(
                 pass  # nothing yet
             elif fence is not None and silent_s and not was_proven:
                 await fence.prove()
-                is_proven = True  # what was said before that does not count
+                is_proven, is_late = True, False  # what was said before that does not count
             else:
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)
