@@ -85,12 +85,15 @@ async def open_inbound(
     elected a leader, a passive declare tells what it knew some seconds before, perhaps without a consumer
     that came later, and a consume waits to be the first that the new leader hears of. Only then the messages
     of the later consumer are returned: a consume that comes this early gets newer messages before them
-    (seen). `ghosts`: so many consumers of a quorum queue may be former leaders whose nodes are away.
-    `fence` ends a former leader if such a queue has others: one may have lost the lock, have messages of the
-    queue, and not know it. `silent_s`: for so long nobody believes that a quorum queue has neither messages
-    nor consumers, which RabbitMQ also says of one that has no leader. A node that is cut off from the leader
-    says so for as long as it is. So, if this is not 0, an answer counts only directly after a proof of the
-    lock, which takes a majority of the nodes.
+    (seen).
+
+    `ghosts`: up to so many consumers of a quorum queue may belong to former leaders whose nodes are away.
+    `fence` ends a former leader if such a queue has other consumers: that leader may have lost the lock
+    without knowing it, and still have messages of the queue. `silent_s`: RabbitMQ says that a quorum queue
+    without a leader has neither messages nor consumers; a leader of the lane believes that only after this
+    time. A node that is cut off from the queue's leader says so for as long as it is cut off. So, if
+    `silent_s` is not 0, an answer counts only directly after a proof of the lock, which takes a majority of
+    the nodes.
     """
     classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
@@ -118,7 +121,7 @@ async def open_inbound(
                 pass  # nothing yet
             elif fence is not None and silent_s and not was_proven:
                 await fence.prove()
-                is_proven, is_late = True, False  # what was said before that does not count
+                is_proven, is_late = True, False  # RabbitMQ's answer from before the proof does not count
             else:
                 await link.call(channel, commands.Basic.Qos(prefetch_count=window))
                 await _consume(link, channel, queue, consumer_tag, exclusive=classic)

@@ -139,23 +139,23 @@ def test_a_killed_node_forgets_no_acks(on_cluster: Doctored) -> None:
     assert "doubled" not in on_cluster.found(), "a broker that is alone forgets them"
 
 
-def test_a_replica_lacks_nothing_if_one_leader_saw_it_take_over(on_cluster: Doctored) -> None:
+def handled_again_after_a_replica_took_over(on_cluster: Doctored) -> None:
     promoted = Outage(3.5, 4.0, killed=True, back_to=3.5, promoted=True)
     on_cluster.stage.redis_outages.append(promoted)
     on_cluster.write(on_cluster.a, ONE, TWO, THREE)
     on_cluster.write(on_cluster.b, AGAIN)
     on_cluster.led_at(0.5)
+
+
+def test_a_replica_lacks_nothing_if_one_leader_saw_it_take_over(on_cluster: Doctored) -> None:
+    handled_again_after_a_replica_took_over(on_cluster)
     assert "doubled" in on_cluster.found()
     on_cluster.led_at(4.4)
     assert "doubled" not in on_cluster.found()
 
 
 def test_a_leader_that_was_killed_after_it_had_looked_lacks_nothing(on_cluster: Doctored) -> None:
-    promoted = Outage(3.5, 4.0, killed=True, back_to=3.5, promoted=True)
-    on_cluster.stage.redis_outages.append(promoted)
-    on_cluster.write(on_cluster.a, ONE, TWO, THREE)
-    on_cluster.write(on_cluster.b, AGAIN)
-    on_cluster.led_at(0.5)
+    handled_again_after_a_replica_took_over(on_cluster)
     on_cluster.stage.replicas[0].ended_at.append(6.0)
     on_cluster.logged(2.0, "redis_unavailable")
     on_cluster.logged(2.1, "redis_available")

@@ -14,15 +14,19 @@ from dispatcher.sim.scenario import Fault
 _AWAY_MS: Final = 9_000
 
 
-def _hurt(faults: Faults, fault: Fault, hurt: Callable[[Cluster, Node], Callable[[Node], object]]) -> bool:
-    """Do that to a node, and call what `hurt` returns when it is to be well again. False: one is hurt, or
-    there is no cluster."""
+def _hurt(
+    faults: Faults, fault: Fault, hurt: Callable[[Cluster, Node], None],
+    mend: Callable[[Cluster, Node], None] | None,
+) -> bool:  # fmt: skip
+    """Do that to a node, and call `mend` when it is to be well again. False: one is hurt, or there is no
+    cluster."""
     cluster = faults.world.broker
     if not isinstance(cluster, Cluster) or cluster.hurt is not None:
         return False
     node = _node(faults, cluster, fault)
-    mend = hurt(cluster, node)
-    faults.after(200 + fault.amount % _AWAY_MS, mend, node)
+    hurt(cluster, node)
+    if mend is not None:
+        faults.after(200 + fault.amount % _AWAY_MS, mend, cluster, node)
     return True
 
 
@@ -38,35 +42,20 @@ def _node(faults: Faults, cluster: Cluster, fault: Fault) -> Node:
 @fault(often=0)
 def kill_node(faults: Faults, fault: Fault) -> bool:
     """A node of a cluster is killed, and starts again."""
-
-    def hurt(cluster: Cluster, node: Node) -> Callable[[Node], object]:
-        cluster.kill_node(node)
-        return cluster.start_node
-
-    return _hurt(faults, fault, hurt)
+    return _hurt(faults, fault, Cluster.kill_node, Cluster.start_node)
 
 
 @fault(often=0)
 def stop_node(faults: Faults, fault: Fault) -> bool:
     """A node is stopped in order, and starts again."""
-
-    def hurt(cluster: Cluster, node: Node) -> Callable[[Node], object]:
-        cluster.stop_node(node)
-        return cluster.start_node
-
-    return _hurt(faults, fault, hurt)
+    return _hurt(faults, fault, Cluster.stop_node, Cluster.start_node)
 
 
 @fault(often=0)
 def freeze_node(faults: Faults, fault: Fault) -> bool:
     """A node stands still. After 4.5 to 7.5 s each other one gives it up by itself. Then it goes on, and does
     what it read meanwhile. If others have given it up, it is apart from them until one part is restarted."""
-
-    def hurt(cluster: Cluster, node: Node) -> Callable[[Node], object]:
-        cluster.freeze_node(node)
-        return cluster.thaw_node
-
-    return _hurt(faults, fault, hurt)
+    return _hurt(faults, fault, Cluster.freeze_node, Cluster.thaw_node)
 
 
 @fault(often=0)
@@ -74,21 +63,11 @@ def part_node(faults: Faults, fault: Fault) -> bool:
     """A node and the others lose sight of each other, while clients reach all of them. It pauses
     (`pause_minority`), or goes on alone until they see each other again: then one part is restarted, by
     RabbitMQ (`autoheal`) or by an operator (`ignore`)."""
-
-    def hurt(cluster: Cluster, node: Node) -> Callable[[Node], object]:
-        cluster.part_node(node)
-        return cluster.heal_node
-
-    return _hurt(faults, fault, hurt)
+    return _hurt(faults, fault, Cluster.part_node, Cluster.heal_node)
 
 
 @fault(often=0)
 def lose_node(faults: Faults, fault: Fault) -> bool:
     """A node is lost for good. Operators forget it after a while, with all that was only there, and a new one
     takes its place."""
-
-    def hurt(cluster: Cluster, node: Node) -> Callable[[Node], object]:
-        cluster.lose_node(node)
-        return lambda _: None
-
-    return _hurt(faults, fault, hurt)
+    return _hurt(faults, fault, Cluster.lose_node, None)
