@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 OPEN_TIMEOUT_S: Final = 10.0
 #: So long each of several nodes has at first: one that stands still accepts connections, and never answers.
 FIRST_TIMEOUT_S: Final = 3.0
+#: What a connection fails with if there is somebody to refuse it: a node that stands still refuses nothing.
+_REFUSALS: Final = (ConnectionError, ssl.SSLError)
 #: How long a broker may take to answer our goodbye; after that the socket is closed without it.
 CLOSE_TIMEOUT_S: Final = 2.0
 _NOT_ALLOWED: Final = 530
@@ -333,6 +335,22 @@ class Link(asyncio.Protocol):
         if end.code == _NOT_ALLOWED:
             return f"{self._where} refused vhost {login.vhost!r}: {end.text}"
         return f"{self._where}: {end.text}"
+
+
+async def until_it_answers(node: RabbitSettings, name: str, timeout_s: float) -> None:
+    """Wait until this node lets us in or refuses to, but no longer than that. Where RabbitMQ does not run the
+    host refuses; a node that stands still does neither. Raises ConfigurationError for a certificate file that
+    can't be used."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    try:
+        link = await Link.open(node, name=name, on_events=lambda _: None, timeout_s=timeout_s)
+    except BrokerUnavailable as failure:
+        why = failure.__context__
+        if isinstance(why, OSError) and not isinstance(why, _REFUSALS):  # its host is away, or its name
+            await asyncio.sleep(deadline - loop.time())
+    else:
+        await link.close()
 
 
 def _now_ms(loop: asyncio.AbstractEventLoop) -> int:

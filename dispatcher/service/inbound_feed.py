@@ -44,6 +44,10 @@ FORMER_LEADER_POLL_S: Final = 0.02
 #: back, but its messages are returned as soon as the queue's leader gives the node up. Each node does that by
 #: itself: of a node that stands still they find out up to half of Erlang's net_ticktime apart.
 FORMER_NODE_S: Final = 4.0
+#: More than that if that node may stand still. Who becomes the queue's leader after it has given the node up
+#: first tries to connect to it, for the 7 s of Erlang's net_setuptime. Until then the dead consumer counts as
+#: alive, keeps its messages, and gets new ones (seen with 3.10 and 4.0).
+STILL_NODE_S: Final = 8.0
 #: From a restart of the broker until its quorum queues have elected a leader. That took 0.2 s on a busy
 #: machine, and AMQP has no message for its end.
 ELECTION_S: Final = 2.0

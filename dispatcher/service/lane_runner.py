@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from dispatcher.amqp.events import ChannelClosed, Delivery
-from dispatcher.amqp.link import Link
+from dispatcher.amqp.link import Link, until_it_answers
 from dispatcher.amqp.tls import login
 from dispatcher.core.lane import Lane
 from dispatcher.core.options import LaneOptions
@@ -37,7 +37,13 @@ from dispatcher.service.answers import Answers
 from dispatcher.service.channels import LOCK_RETRY_S, Channels
 from dispatcher.service.clock import Clock
 from dispatcher.service.fencing import Fence, unless_fenced, until_fenced
-from dispatcher.service.inbound_feed import ELECTION_S, InboundFeed, InboundSource, open_inbound
+from dispatcher.service.inbound_feed import (
+    ELECTION_S,
+    STILL_NODE_S,
+    InboundFeed,
+    InboundSource,
+    open_inbound,
+)
 from dispatcher.service.lane_options import lane_options
 from dispatcher.service.leader_look import LeaderLook
 from dispatcher.service.operators import ReloadCall
@@ -420,6 +426,12 @@ class LaneRunner:
         node = next((node for node in nodes if node.url == self._url), nodes[0])
         return await Link.open(node, name=f"{self._connection_name()} parking", on_events=on_events)
 
+    async def _until_nodes_answer(self) -> None:
+        """Or refuse to: the former leader's may stand still."""
+        name, nodes = self._connection_name(), self._settings.rabbitmq.nodes()
+        others = [node for node in nodes if node.url != self._url]
+        await asyncio.gather(*(until_it_answers(node, name, STILL_NODE_S) for node in others))
+
     async def _open_store(self) -> LaneStore:
         return await LaneStore.open(
             self._settings.redis, self.name, self._settings.prefix,
@@ -434,23 +446,15 @@ class LaneRunner:
         missed. One broker round trip after it: the lock was ours all the time."""
         recorder = self._recorder = self._ledger.recorder(self.name)
         session = self.session_type(
-            self._lane,
-            self._names,
-            link,
-            channels,
-            store,
-            self._clock,
-            recorder,
-            self._bisect_state,
-            self._replicas,
-            self._reload,
-            login(self._settings.rabbitmq, "").user,
-            self._answers.give if self._answers is not None else None,
-            open_probe=self._open_probe,
-        )
+            self._lane, self._names, link, channels, store, self._clock, recorder,
+            self._bisect_state, self._replicas, self._reload, login(self._settings.rabbitmq, "").user,
+            self._answers.give if self._answers is not None else None, open_probe=self._open_probe,
+        )  # fmt: skip
         witness = Witness(link, self._names, moves=own.wants_quorum)
         restarted = await witness.is_gone()
         is_new, self._is_new = self._is_new, False  # events read from here on may be lost before it leads
+        if restarted and not is_new and own.wants_quorum:
+            await self._until_nodes_answer()
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
         fence = Fence(channels.prove_fence, lambda: store.fence(self._epoch_seconds_ms(), inbounds, parking))
         sources = await asyncio.gather(*(

@@ -36,6 +36,7 @@ from dispatcher.sim.queues import Node
 from dispatcher.sim.redis import SimRedisConnection
 
 _CONNECT_S = 0.001
+_ANSWER_POLL_S = 0.1
 #: How often a standby looks whether the lock is free. Were it more often, a quiet run would do little else.
 LOCK_RETRY_S = 0.5
 
@@ -251,6 +252,14 @@ class SimRunner(LaneRunner):
     async def _open_probe(self, on_events: Callable[[list[Any]], None]) -> Link:
         own: Any = self._link
         return await self._open_link(on_events, own.connection.node)
+
+    async def _until_nodes_answer(self) -> None:
+        """None that runs is too slow to answer."""
+        nodes, until_s = self._world.broker.nodes, self._process.time() + self._world.still_node_s
+        while any(node.frozen for node in nodes):
+            await asyncio.sleep(_ANSWER_POLL_S)
+            if self._process.time() >= until_s:
+                return
 
     async def _open_store(self) -> LaneStore:
         store = SimStore(

@@ -9,7 +9,7 @@ from dispatcher.client.copies import Copy
 from dispatcher.client.sending import GROUP_HEADER
 from dispatcher.core.lane import Lane
 from dispatcher.core.recovery.matching import Recovery
-from dispatcher.service.inbound_feed import ELECTION_S
+from dispatcher.service.inbound_feed import ELECTION_S, STILL_NODE_S
 from dispatcher.settings import (
     Chosen,
     HandOverConsumerSettings,
@@ -40,6 +40,7 @@ class Environment:
     def __init__(self, scenario: RunScenario, *, plants: Sequence[Any] = (), verbose: bool = False) -> None:
         self.scenario = scenario
         self.election_s = ELECTION_S  # what a leader waits for those of quorum queues
+        self.still_node_s = STILL_NODE_S  # and for a node that stands still
         self.scheduler = Scheduler(scenario.seed)
         self.begun_at_ms = self.scheduler.now_ms
         self.names = LaneNames(LANE)

@@ -23,7 +23,11 @@ HANDLINGS: Final = ("pause_minority", "pause_minority", "autoheal", "ignore")
 GIVEN_UP_MS: Final = (4_500, 7_500)
 #: From when the leader of a queue is gone, or stands still, until another one can be elected.
 GONE_MS: Final = (100, 1_000)
-STILL_MS: Final = (1_000, 5_000)
+STILL_MS: Final = (1_000, 8_200)
+#: How long a new leader of a queue tries to connect to a node that stands still, and that it has given up.
+#: Until then it takes that node's consumers for alive. Erlang's net_setuptime is 7 s; somebody else may have
+#: begun the attempt.
+SETUP_MS: Final = (5_500, 7_200)
 #: How long a client hears nothing from its node before it gives the connection up.
 HEARTBEATS_MS: Final = (5_000, 10_000)
 #: Until a node that is alone pauses.
@@ -178,9 +182,18 @@ class Cluster(Broker):
             return
         queue.node = self._chance.choice(found)
         for consumer in list(queue.consumers):
-            self._look_at(queue, consumer)
+            node = consumer.channel.node
+            if node.frozen and self._is_given_up(queue.node, node) and not consumer.suspended:
+                self._after(SETUP_MS, self._fail_to_connect, queue, queue.node, consumer)
+            else:
+                self._look_at(queue, consumer)
         self._elect(queue, self._sync_run)
         self._tell_queues()
+
+    def _fail_to_connect(self, queue: Queue, leader: Node, consumer: QueueConsumer) -> None:
+        if consumer in queue.consumers and queue.node is leader and not queue.elects:
+            self._look_at(queue, consumer)
+            self.pump(queue)
 
     def _look_at(self, queue: Queue, consumer: QueueConsumer) -> None:
         """What the queue's leader makes of a consumer, after it lost sight of nodes, or sees them again."""

@@ -12,12 +12,14 @@ import pytest
 from pamqp.commands import Queue
 
 from dispatcher.amqp.events import ConnectionClosed
-from dispatcher.amqp.link import Link
+from dispatcher.amqp.link import Link, until_it_answers
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, ConfigurationError
 from dispatcher.settings import RabbitSettings
 from tests.amqp.conftest import Connect
 from tests.amqp.samples import field, properties
 from tests.conftest import Vhost
+
+FOR_EVER_S = 3_600.0
 
 
 async def refused(url: str, timeout_s: float = 10.0, **given: Any) -> str:
@@ -140,19 +142,24 @@ async def listen() -> AsyncIterator[Callable[[Talk], Awaitable[int]]]:
         await server.wait_closed()
 
 
-async def test_nobody_listens(listen: Callable[[Talk], Awaitable[int]]) -> None:
+@pytest.fixture
+async def free_port() -> int:
+    """Nobody listens there: it was bound, and closed again."""
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = int(server.sockets[0].getsockname()[1])
+    server.close()
+    await server.wait_closed()
+    return port
+
+
+async def test_nobody_listens(listen: Callable[[Talk], Awaitable[int]], free_port: int) -> None:
     async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise AssertionError
 
     port = await listen(nothing)
-    # A port that was just free: bound and closed again.
-    server = await asyncio.start_server(nothing, "127.0.0.1", 0)
-    free = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    assert port != free
-    text = await refused(f"amqp://127.0.0.1:{free}/")
-    assert text.startswith(f"RabbitMQ at 127.0.0.1:{free} can't be reached: ")
+    assert port != free_port
+    text = await refused(f"amqp://127.0.0.1:{free_port}/")
+    assert text.startswith(f"RabbitMQ at 127.0.0.1:{free_port} can't be reached: ")
 
 
 async def test_an_unknown_host() -> None:
@@ -197,6 +204,38 @@ async def test_a_peer_that_says_nothing(listen: Callable[[Talk], Awaitable[int]]
     text = await refused(f"{scheme}://127.0.0.1:{port}/", timeout_s=0.3)
     assert text == f"RabbitMQ at 127.0.0.1:{port} did not answer within 0.3 s"
     await asyncio.wait_for(gone.wait(), 10)  # the socket was closed
+
+
+async def test_a_node_that_refuses_or_lets_us_in_is_not_waited_for(vhost: Vhost, free_port: int) -> None:
+    for url in (vhost.amqp_url, _with(vhost.amqp_url, password="wrong"), f"amqp://127.0.0.1:{free_port}/"):
+        await until_it_answers(RabbitSettings(url=url), "test", timeout_s=FOR_EVER_S)
+
+
+async def test_a_node_that_stands_still_is_waited_for(listen: Callable[[Talk], Awaitable[int]]) -> None:
+    here, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here.set()
+        await goes_on.wait()
+
+    node = RabbitSettings(url=f"amqp://127.0.0.1:{await listen(talk)}/")
+    await until_it_answers(node, "test", timeout_s=0.1)
+    here.clear()
+    waiting = asyncio.create_task(until_it_answers(node, "test", timeout_s=FOR_EVER_S))
+    await here.wait()
+    assert not waiting.done()
+    goes_on.set()
+    await waiting
+
+
+async def test_a_host_that_is_away_is_waited_for() -> None:
+    """Nobody knows whether RabbitMQ still runs there."""
+    node = RabbitSettings(url="amqp://no.such.host.invalid/")
+    waiting = asyncio.create_task(until_it_answers(node, "test", timeout_s=FOR_EVER_S))
+    with pytest.raises(BrokerUnavailable):
+        await Link.open(node, name="test", on_events=lambda events: None)
+    assert not waiting.done()
+    waiting.cancel()
 
 
 async def test_an_open_that_is_cancelled_closes_its_socket(listen: Callable[[Talk], Awaitable[int]]) -> None:

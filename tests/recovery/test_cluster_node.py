@@ -31,6 +31,8 @@ PARKED = 400
 LOOK_AHEAD = 50
 #: A node that stands still is given up within five quarters of the cluster's `net_ticktime` of 6 s …
 GIVEN_UP_S = 7.5
+#: … a connection to it that a queue's new leader tries fails after Erlang's net_setuptime …
+SETUP_S = 7.0
 #: … and then a lane goes on in this time (R-9).
 STALL_S = 15.0 * SHARED
 
@@ -103,6 +105,45 @@ async def test_a_lane_goes_on_beside_a_node_that_stands_still(cluster: LocalClus
             await asyncio.to_thread(still.kill9)  # it might stay apart from the others until it starts again
         assert [int(body) for body in consumer.bodies("a")] == list(range(20))
         print(f"stood for {took_s:.1f} s")
+
+
+async def test_a_new_leader_waits_for_what_the_consumer_of_a_node_that_stands_still_has(
+    cluster: LocalCluster, vhost: Vhost
+) -> None:
+    """The inbound queue's next leader is elected after that node was given up. It tries to connect to it, and
+    takes the consumer of the former leader of the lane for alive until that fails."""
+    *others, still = cluster.nodes
+    *urls, last = [with_vhost(url, vhost.name) for url in cluster.amqp_urls]
+    async with bench_of(vhost) as bench:
+        client = await bench.client()
+        at_last = await Client.open(RabbitSettings(url=last))
+        await at_last.declare("in", x_queue_type="quorum")
+        await at_last.close()
+        settings = bench.settings(orders=lane())
+        await LaneRunner(settings, settings.lanes[LANE]).prepare()  # the lane's own queues are elsewhere
+        await bench.run(changes={"rabbitmq": {"url": last}}, orders=lane())
+        consumer = await bench.joined("one", prefetch=1, hold=True)
+        for number in range(20):
+            client.send("in", b"%d" % number, "a")
+        await consumer.has(1)
+        await eventually(lambda: bench.status()["inbound"][0]["held"] == 19, what="the leader has the rest")
+        await eventually(lambda: witness_node(cluster, bench) == still.node, what="a witness")
+        for node in others:  # else they may suspect it before they give it up, and elect at once
+            node.evaluate("sys:suspend(aten_detector)")
+        await asyncio.to_thread(still.freeze)
+        try:
+            await bench.crash()
+            consumer.release()
+            await bench.run(changes={"rabbitmq": {"urls": [*urls, last]}}, orders=lane())
+            for number in range(20, 40):
+                client.send("in", b"%d" % number, "a")
+            await consumer.has(40, timeout_s=SETUP_S + STALL_S)
+        finally:
+            for node in others:
+                node.evaluate("sys:resume(aten_detector)")
+            still.thaw()
+            await asyncio.to_thread(still.kill9)
+        assert [int(body) for body in consumer.bodies("a")] == list(range(40))
 
 
 async def test_a_lost_node_of_classic_queues_is_no_fault_of_the_configuration(

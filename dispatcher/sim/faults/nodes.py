@@ -12,11 +12,13 @@ from dispatcher.sim.scenario import Fault
 
 #: How long one is away, or apart: less or more than the others need to give it up.
 _AWAY_MS: Final = 9_000
+#: One stands still for so many times longer: a queue's new leader may need that long to find it out.
+_STILL_TIMES: Final = 2
 
 
 def _hurt(
     faults: Faults, fault: Fault, hurt: Callable[[Cluster, Node], None],
-    mend: Callable[[Cluster, Node], None] | None,
+    mend: Callable[[Cluster, Node], None] | None, times: int = 1,
 ) -> bool:  # fmt: skip
     """Do that to a node, and call `mend` when it is to be well again. False: one is hurt, or there is no
     cluster."""
@@ -26,7 +28,7 @@ def _hurt(
     node = _node(faults, cluster, fault)
     hurt(cluster, node)
     if mend is not None:
-        faults.after(200 + fault.amount % _AWAY_MS, mend, cluster, node)
+        faults.after(200 + fault.amount % _AWAY_MS * times, mend, cluster, node)
     return True
 
 
@@ -55,7 +57,7 @@ def stop_node(faults: Faults, fault: Fault) -> bool:
 def freeze_node(faults: Faults, fault: Fault) -> bool:
     """A node stands still. After 4.5 to 7.5 s each other one gives it up by itself. Then it goes on, and does
     what it read meanwhile. If others have given it up, it is apart from them until one part is restarted."""
-    return _hurt(faults, fault, Cluster.freeze_node, Cluster.thaw_node)
+    return _hurt(faults, fault, Cluster.freeze_node, Cluster.thaw_node, _STILL_TIMES)
 
 
 @fault(often=0)

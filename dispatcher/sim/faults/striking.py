@@ -19,7 +19,7 @@ Machine = DispatcherMachine | ConsumerMachine | ReaderMachine
 #: How long after the last fault everything is repaired. A node that stands still is given up after 7.5 s, and
 #: who had its place then goes on after some seconds more.
 _REPAIR_MS: Final = 3_000
-_REPAIR_CLUSTER_MS: Final = 15_000
+_REPAIR_CLUSTER_MS: Final = 30_000
 #: How long a patient fault waits, and how often it looks.
 _PATIENCE_MS: Final = 2_000
 _LOOK_MS: Final = 13

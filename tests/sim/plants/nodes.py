@@ -46,3 +46,9 @@ def leads_on_with_its_epoch(lane: Any, session: Any, store: Any) -> None:
     keys.commit = unchecked
     store.is_fenced = never
     session._channels.tell_lock = lambda event: None
+
+
+@planted("order", "duplicates", seed=76, cluster=True)
+def takes_over_beside_a_node_that_stands_still(lane: Any, session: Any, store: Any) -> None:
+    """A new leader consumes although a node stands still whose consumers may count as alive."""
+    store.world.still_node_s = 0.0
