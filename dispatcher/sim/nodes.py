@@ -62,6 +62,7 @@ class Cluster(Broker):
         self._chance = Random(f"{seed} nodes")  # apart: all that concerns nodes comes from it
         self._elections.seed(f"{seed} elections")
         self._waiting: list[Waiting] = []
+        self._stored_counts: dict[str, int] = {}  # of queues that are lost for good
         self._times: dict[Node, int] = dict.fromkeys(self.nodes, 0)  # how often each was hurt, or mended
 
     def _after(self, bounds: tuple[int, int], act: Callable[..., object], *arguments: Any) -> None:
@@ -112,6 +113,8 @@ class Cluster(Broker):
         if self.classic_home is not None and not queue.quorum and queue.owner is None:
             node = self.classic_home
         queue.node = node or self._chance.choice(self.nodes)
+        # Checkers compare the places of settles: behind those of a queue that was lost.
+        queue.stored_count = self._stored_counts.pop(queue.name, 0)
         if queue.quorum and not self._has_majority(queue.node):
             self._lose_leader(queue, GONE_MS)
         if queue.owner is not None:
@@ -330,6 +333,7 @@ class Cluster(Broker):
                 queue.consumers.remove(consumer)
             if not queue.quorum and queue.node is node:
                 self.observer.lost(queue, [*queue.returned, *queue.ready])
+                self._stored_counts[queue.name] = queue.stored_count
                 self.delete(queue)
         self._after(STARTS_MS, self.start_node, node)
 

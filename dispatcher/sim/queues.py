@@ -166,13 +166,13 @@ class Queue:
         self.elsewhere: dict[Stored, Stored] = {}
         self.node = _NOWHERE  # its home; of a quorum queue that of its leader
         self.forgotten_by: set[Node] = set()  # nodes that took its node for down, and don't know it any more
-        self._next_position = 0
+        self.stored_count = 0  # how many messages it ever had
 
     # -- in --
 
     def store(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, uid: int) -> Stored:
-        self._next_position += 1
-        stored = Stored(self._next_position, exchange, routing_key, properties, body, uid)
+        self.stored_count += 1
+        stored = Stored(self.stored_count, exchange, routing_key, properties, body, uid)
         stored.persistent |= self.quorum  # which keeps everything on disk
         self.ready.append(stored)
         if self.length_max and len(self.ready) > self.length_max:
