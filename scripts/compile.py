@@ -15,9 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What a message passes on its way. `Lane` is only the loop around all this, and is made to be subclassed.
@@ -98,88 +96,55 @@ def copy_tree(folder: Path) -> None:
             shutil.copy2(source, folder / name)
 
 
-def compile_tree(folder: Path, *, optimisation: str = OPTIMISATION) -> list[Path]:
+def compile_tree(folder: Path, *, compiler: str | None = None) -> list[Path]:
     """Compile the hot modules of the dispatcher in `folder`, beside their sources; what was made.
+
+    `compiler` (as `tcc`) is taken instead of the C compiler of this Python, and does not optimise.
 
     A process of its own does it: mypyc works in the current directory. Raises CalledProcessError; the reason
     is on stderr then.
     """
     with tempfile.TemporaryDirectory() as work:
-        subprocess.run(
-            [sys.executable, __file__, "--in-place", work, "--optimisation", optimisation, str(folder)],
-            check=True,
-        )
+        options = [] if compiler is None else ["--compiler", compiler]
+        subprocess.run([sys.executable, __file__, "--in-place", work, *options, str(folder)], check=True)
     return sorted((folder / "dispatcher").rglob("*.so"))
 
 
-def _compile_here(folder: Path, work: str, optimisation: str) -> None:
+def _compile_here(folder: Path, work: str, compiler: str | None) -> None:
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
-    # mypyc's own functions are a part of each C file, for the optimiser. They are most of what a C compiler
-    # reads: without optimisation they are compiled once.
-    part_of_each = optimisation != "0"
-
-    class Build(build_ext):
-        def build_extensions(self) -> None:
-            if not part_of_each:
-                _compile_runtime(self.extensions, self.compiler, Path(work))
-                _compile_header(self.extensions, self.compiler, Path(work))
-            super().build_extensions()
-
     os.chdir(folder)
     options = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={work}/mypy"]
     extensions = mypycify(
-        [*options, *hot_modules(folder)], opt_level=optimisation, debug_level="0", separate=True,
-        target_dir=f"{work}/c", include_runtime_files=part_of_each,
+        [*options, *hot_modules(folder)], opt_level=OPTIMISATION if compiler is None else "0",
+        debug_level="0", separate=True, target_dir=f"{work}/c",
     )  # fmt: skip
-    command = Build(Distribution({"name": "dispatcher", "ext_modules": extensions}))
+    if compiler is not None:
+        os.environ |= {"CC": compiler, "LDSHARED": f"{compiler} -shared"}
+        for each in extensions:  # mypyc takes each compiler for gcc, and tcc warns of more
+            each.extra_compile_args = [option for option in each.extra_compile_args if option != "-Werror"]
+    command = build_ext(Distribution({"name": "dispatcher", "ext_modules": extensions}))
     command.inplace, command.build_temp, command.parallel = True, f"{work}/objects", os.cpu_count()
     command.ensure_finalized()
     command.run()
 
 
-def _compile_runtime(extensions: Sequence[Any], compiler: Any, work: Path) -> None:
-    """Compile what stands directly in the folder of C files, once, and link it to each that names it."""
-    runtime = sorted({each for one in extensions for each in one.sources if Path(each).parent == work / "c"})
-    users = [one for one in extensions if not set(runtime).isdisjoint(one.sources)]
-    objects = compiler.compile(
-        runtime, output_dir=f"{work}/runtime", include_dirs=users[0].include_dirs,
-        extra_postargs=users[0].extra_compile_args,
-    )  # fmt: skip
-    for one in users:
-        one.sources = [each for each in one.sources if each not in runtime]
-        one.extra_objects = [*one.extra_objects, *objects]
-
-
-def _compile_header(extensions: Sequence[Any], compiler: Any, work: Path) -> None:
-    """Compile the headers of Python and mypyc once: they are most of what a small module is made of."""
-    header = work / "all.h"
-    header.write_text('#include "CPy.h"\n')
-    users = max(extensions, key=lambda each: len(each.include_dirs))
-    folders = [f"-I{each}" for each in (*users.include_dirs, *compiler.include_dirs)]
-    options = [*folders, *users.extra_compile_args]
-    compiler.spawn([*compiler.compiler_so, *options, "-x", "c-header", str(header), "-o", f"{header}.gch"])
-    for one in extensions:
-        one.include_dirs = users.include_dirs
-        one.extra_compile_args = [*one.extra_compile_args, "-include", str(header)]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--optimisation", choices="0123", default=OPTIMISATION, help="of the C compiler")
+    parser.add_argument("--compiler", help="instead of the C compiler of this Python; does not optimise")
     parser.add_argument("--in-place", metavar="WORK", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     folder = chosen.folder.resolve()
     if chosen.in_place is not None:
-        _compile_here(folder, chosen.in_place, chosen.optimisation)
+        _compile_here(folder, chosen.in_place, chosen.compiler)
         return
     if (problem := obstacle()) is not None:
         sys.exit(f"compile: {problem}: install gcc, libc6-dev and python3-dev")
     copy_tree(folder)
-    made = compile_tree(folder, optimisation=chosen.optimisation)
+    made = compile_tree(folder, compiler=chosen.compiler)
     print(f"{folder}: {len(hot_modules(folder))} modules are compiled, {len(made)} files")
 
 

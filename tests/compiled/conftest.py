@@ -16,8 +16,9 @@ from dispatcher.errors import ConfigurationError
 from dispatcher.nodes.installed import as_root, install
 
 ROOT = Path(__file__).parents[2]
+KEPT = ROOT / ".local" / "compiled"
 #: What a test can do about an obstacle, on Debian.
-_PACKAGES = ["gcc", "libc6-dev", f"libpython3.{sys.version_info[1]}-dev"]
+_PACKAGES = ["gcc", "tcc", "libc6-dev", f"libpython3.{sys.version_info[1]}-dev"]
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,20 @@ def compiling() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="session")
+def compilers(compiling: ModuleType) -> None:
+    """The C compiler of this Python, and `tcc`. One of the workers installs them, the others wait."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / "installing").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if compiling.obstacle() is None and shutil.which("tcc") is not None:
+            return
+        try:
+            install(_PACKAGES, as_root(), print)
+        except ConfigurationError as error:
+            pytest.skip(f"{compiling.obstacle() or 'there is no tcc'}; {error}")
+
+
 def _state() -> str:
     """A hash of all that the compiled modules are made of."""
     found = hashlib.sha256(sys.version.encode())
@@ -41,27 +56,20 @@ def _state() -> str:
 
 
 @pytest.fixture(scope="session")
-def compiled(compiling: ModuleType) -> Path:
+def compiled(compiling: ModuleType, compilers: None) -> Path:
     """A copy of this checkout with compiled modules. One of the workers makes it, the others wait."""
-    kept = ROOT / ".local" / "compiled"
-    kept.mkdir(parents=True, exist_ok=True)
-    with (kept / "lock").open("w") as lock:
+    with (KEPT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if compiling.obstacle() is not None:
-            try:
-                install(_PACKAGES, as_root(), print)
-            except ConfigurationError as error:
-                pytest.skip(f"{compiling.obstacle()}; {error}")
-        folder = kept / _state()
+        folder = KEPT / _state()
         is_made = (folder / "made").is_file()
         if not is_made:
-            for former in kept.iterdir():
+            for former in KEPT.iterdir():
                 if former.is_dir():
                     shutil.rmtree(former)
         # Always: the tests in it may have changed.
         compiling.copy_tree(folder)
         if not is_made:
-            # Without optimisation: that takes half as long, and what is decided is the same.
-            compiling.compile_tree(folder, optimisation="0")
+            # tcc does not optimise, and takes an eighth of gcc's time. What is decided is the same.
+            compiling.compile_tree(folder, compiler="tcc")
             (folder / "made").touch()
     return folder

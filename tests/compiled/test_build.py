@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_without_a_compiler_the_wheel_has_only_sources(tmp_path: Path) -> None:
 def test_an_editable_installation_is_of_sources(tmp_path: Path) -> None:
     (result,) = build(tmp_path, "editable", os.environ["PATH"])
     assert result.endswith(PURE)
+
+
+def test_the_compiler_of_this_python_makes_what_a_wheel_has(
+    compiling: ModuleType, compilers: None, tmp_path: Path
+) -> None:
+    (tmp_path / "dispatcher").mkdir()
+    (tmp_path / "dispatcher/__init__.py").touch()
+    shutil.copy2(ROOT / "dispatcher/errors.py", tmp_path / "dispatcher")
+    made = compiling.compile_tree(tmp_path)  # the module, and what all modules of mypyc share
+    asked = [sys.executable, "-c", "import dispatcher.errors; print(dispatcher.errors.__file__)"]
+    run = subprocess.run(
+        asked, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert Path(run.stdout.strip()) in made
 
 
 def test_every_pattern_finds_modules(compiling: ModuleType) -> None:
