@@ -45,10 +45,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, make in made.items():
         text = "\n".join(make())
         files.append(File.generated(config, f"reference/{name}.md", content=text))
-    diagrams = {diagram for path in DOCS.rglob("*.md") for diagram in DIAGRAM.findall(path.read_text())}
-    for diagram in sorted(diagrams):
-        files.append(File.generated(config, diagram_path(diagram), content=drawn(diagram)))
+    for diagram in diagrams():
+        path = diagram_path(diagram)
+        if not (DOCS / path).exists():
+            (DOCS / path).write_text(drawn(diagram))
+            files.append(File(path, config.docs_dir, config.site_dir, use_directory_urls=False))
     return files
+
+
+def diagrams() -> list[str]:
+    """Of all pages, each once. Their pictures are kept in the repository: each takes seconds to draw."""
+    return sorted({diagram for page in DOCS.rglob("*.md") for diagram in DIAGRAM.findall(page.read_text())})
 
 
 def diagram_path(diagram: str) -> str:

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scripts import site_hooks
 from tests.once import common_folder, once
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 #: What a browser fetches to show a page; a link that people follow is another matter.
 FETCHED = re.compile(r"<(?:script|img|iframe|source)[^>]* src=\"([^\"]+)\"|<link[^>]* href=\"([^\"]+)\"")
 
@@ -39,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_there_and_reached_from_the_menu(site: Path) -> None:
-    pages = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
+    pages = {path.relative_to(DOCS).with_suffix("") for path in DOCS.rglob("*.md")}
     built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
     assert pages <= built
     menu = html.unescape((site / "index.html").read_text()).partition("md-content")[0]
@@ -54,7 +56,7 @@ def test_a_page_fetches_nothing_from_elsewhere(site: Path) -> None:
 
 
 def test_diagrams_are_pictures_that_need_no_script(site: Path) -> None:
-    sources = sum(path.read_text().count("\n```mermaid\n") for path in (ROOT / "docs").rglob("*.md"))
+    sources = sum(path.read_text().count("\n```mermaid\n") for path in DOCS.rglob("*.md"))
     shown = [
         (page, picture)
         for page in site.rglob("*.html")
@@ -70,6 +72,18 @@ def test_diagrams_are_pictures_that_need_no_script(site: Path) -> None:
         assert "background-color: white" in svg
         assert not re.search(r"<script|<foreignObject|(?:href|src)=.http", svg)
         assert "Syntax error" not in svg
+
+
+def test_the_pictures_kept_are_those_of_the_diagrams() -> None:
+    """Their names are made from the diagrams. `scripts/site` draws who is missing; delete who is too many."""
+    kept = {path.relative_to(DOCS).as_posix() for path in (DOCS / "assets/diagrams").iterdir()}
+    assert kept == {site_hooks.diagram_path(diagram) for diagram in site_hooks.diagrams()}
+
+
+def test_a_diagram_is_drawn() -> None:
+    svg = site_hooks.drawn("flowchart LR\n  one --> another\n")
+    assert svg.startswith("<svg")
+    assert "another" in svg
 
 
 def test_the_search_works_from_files(site: Path) -> None:
