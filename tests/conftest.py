@@ -49,9 +49,14 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of the pipeline come first. Until others have nothing else to do they stay with one worker, whose
-    Spark is warm and who makes what they share; and no worker is left with a long one at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith("tests/pipeline/"))
+    """Those of the pipeline come first, and others that need Spark. Until others have nothing else to do they
+    stay with one worker, whose Spark is warm and who makes what they share; and no worker is left with a long
+    one at the end."""
+
+    def comes_first(item: pytest.Item) -> bool:
+        return item.nodeid.startswith("tests/pipeline/") or "spark" in getattr(item, "fixturenames", ())
+
+    items.sort(key=lambda item: not comes_first(item))
 
 
 def pytest_collection_finish() -> None:

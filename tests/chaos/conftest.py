@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.doctored import Doctored
+from tests.pipeline.conftest import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture

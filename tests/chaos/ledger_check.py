@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from typer.testing import CliRunner
+
 from bench.pipeline import by_duckdb
+from dispatcher.cli import app
 
 
 class Checked(NamedTuple):
@@ -19,26 +20,16 @@ class Checked(NamedTuple):
 
 
 def check_ledger(ledger: Path, folder: Path) -> Checked:
-    """Run the pipeline over it; the report goes below `folder`.
+    """Run the pipeline over it, with the Spark of this process if it has one; the report goes below `folder`.
 
     Its verdict is no problem of the run: the ledger does not say which servers were hurt, so a message that
     may be repeated after two failures at once looks like disorder there.
     """
     report, database = folder / "pipeline", folder / "duckdb"
-    command = [
-        "-m",
-        "dispatcher",
-        "pipeline",
-        "run",
-        "--input",
-        str(ledger),
-        "--output",
-        str(report),
-        "--json",
-    ]
-    run = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    command = ["pipeline", "run", "--input", str(ledger), "--output", str(report), "--json"]
+    run = CliRunner().invoke(app, command)
     if not run.stdout:
-        return Checked("none", [f"the pipeline failed: {run.stderr[-2_000:]}"])
+        return Checked("none", [f"the pipeline failed: {run.stderr[-2_000:]} {run.exception}"])
     by_duckdb.make(ledger, database)
     wrong = by_duckdb.differences(report, database) + by_duckdb.violation_differences(report, database)
     return Checked(json.loads(run.stdout)["verdict"], [f"the report of the ledger: {each}" for each in wrong])

@@ -7,6 +7,7 @@ meet which message differs from run to run in any case.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.sql import SparkSession
 
 from dispatcher.nodes.guard import descendants
+from tests.chaos.__main__ import main
 from tests.chaos.plan import ON_CLUSTER, STREAMS, Plan
 from tests.chaos.verdict import NO_VERDICT
 from tests.service.harness import ROOT
@@ -45,13 +48,33 @@ TIMEOUT_S = CLUSTER_SECONDS + 600
 #: was declared; when faults meet which declare differs from run to run.
 RUNS_MAX = 3
 
+PROGRAM = [sys.executable, "-m", "tests.chaos"]
+Ended = subprocess.CompletedProcess[str]
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(RUNS_MAX * (TIMEOUT_S + 30))]
 
 
-def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
+def _arguments(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
     """Of one lane, unless `more` says another policy."""
     numbers = ["--seconds", str(seconds), "--seed", str(seed), "--policy", "exclusive"]
-    return [sys.executable, "-m", "tests.chaos", *numbers, "--report", str(folder), *more]
+    return [*numbers, "--report", str(folder), *more]
+
+
+def _command(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
+    return [*PROGRAM, *_arguments(folder, seconds, seed, *more)]
+
+
+def _as_program(arguments: list[str]) -> Ended:
+    return subprocess.run(
+        [*PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def _in_this_process(arguments: list[str]) -> Ended:
+    """Whose Spark is warm: most of what the pipeline needs for few records is a start of Java."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, printed.getvalue(), "")
 
 
 class Held(NamedTuple):
@@ -62,15 +85,14 @@ class Held(NamedTuple):
     folder: Path
 
 
-def _held(folder: Path, seconds: float, seed: int, *more: str) -> Held:
+def _held(
+    folder: Path, seconds: float, seed: int, *more: str, play: Callable[[list[str]], Ended] = _as_program
+) -> Held:
     """Another run is made when RabbitMQ has left a queue without a leader (docs/guarantees.md, "On a
     cluster"): that run has no verdict."""
     for number in range(RUNS_MAX):
         of_run = folder / str(number)
-        run = subprocess.run(
-            _command(of_run, seconds, seed, *more),
-            cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        run = play(_arguments(of_run, seconds, seed, *more))
         if run.returncode != 0:
             assert run.returncode == NO_VERDICT, run.stdout + run.stderr
             assert (of_run / "chaos.json").exists(), run.stdout + run.stderr
@@ -82,10 +104,9 @@ def _held(folder: Path, seconds: float, seed: int, *more: str) -> Held:
     raise AssertionError(f"{RUNS_MAX} runs without a verdict: {run.stdout}{run.stderr}")
 
 
-def test_everything_holds_for_a_while(tmp_path: Path) -> None:
-    printed, report, folder = _held(
-        tmp_path, SECONDS, SEED, "--policy", "all", "--rate", str(RATE), "--ledger"
-    )
+def test_everything_holds_for_a_while(spark: SparkSession, tmp_path: Path) -> None:
+    more = ("--policy", "all", "--rate", str(RATE), "--ledger")
+    printed, report, folder = _held(tmp_path, SECONDS, SEED, *more, play=_in_this_process)
     assert printed.startswith(f"seed: {SEED}\n")
     assert len(report["faults"]) > 10
     assert all(lane["handled"] > 100 for lane in report["lanes"].values())  # a busy machine does less
