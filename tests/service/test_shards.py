@@ -108,24 +108,34 @@ async def private_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]
 async def test_groups_have_the_same_shards_after_a_restart_of_rabbitmq(
     private_servers: PrivateServers, private_bench: Bench
 ) -> None:
+    """Also of another lane, which is started with one more shard then: producers are led to the kept ones."""
     clause("S-3", "A group has the same shard before and after a restart of RabbitMQ")
-    bench, names = private_bench, names_in(private_bench.vhost)
-    await bench.run(**{LANE: shards(5)})
+    bench = private_bench
+    async with bench_of(private_vhost(private_servers)) as other:
+        await other.run(**{LANE: shards(18)})  # by what the start tries these can't be told from 19
+        await published(other, 0, 1)
+        await stopped(other)
+        await bench.run(**{LANE: shards(5)})
+        await published(bench, 0, 1)
+        consumers = await consumers_of(bench, 5)
+        await eventually(lambda: count_of(consumers) == GROUPS * len(QUEUES), what="the first messages")
+        before = shard_of_groups(consumers, 1)
+        await asyncio.to_thread(private_servers.rabbitmq.stop)
+        await asyncio.to_thread(private_servers.rabbitmq.start)
+        await eventually(lambda: all("lane_epoch" in bench.status(name) for name in bench.runners), START_S)
+        await published(bench, 0, 1)
+        later = await consumers_of(bench, 5)
+        await eventually(lambda: count_of(later) == GROUPS * len(QUEUES), what="the later messages")
+        assert shard_of_groups(later, 1) == before
+        await other.run(**{LANE: shards(19)})
+        await published(other, 1, 2)
+        shard_of_groups(await drained(other, 19), 2)
+
+
+async def published(bench: Bench, first: int, end: int) -> None:
     client = await bench.client()
-    publish(client, names, 0, 1)
+    publish(client, names_in(bench.vhost), first, end)
     await client.confirmed()
-    consumers = await consumers_of(bench, 5)
-    await eventually(lambda: count_of(consumers) == GROUPS * len(QUEUES), what="the first messages")
-    before = shard_of_groups(consumers, 1)
-    await asyncio.to_thread(private_servers.rabbitmq.stop)
-    await asyncio.to_thread(private_servers.rabbitmq.start)
-    await eventually(lambda: all("lane_epoch" in bench.status(name) for name in bench.runners), START_S)
-    client = await bench.client()
-    publish(client, names, 0, 1)
-    await client.confirmed()
-    consumers = await consumers_of(bench, 5)
-    await eventually(lambda: count_of(consumers) == GROUPS * len(QUEUES), what="the later messages")
-    assert shard_of_groups(consumers, 1) == before
 
 
 @pytest.mark.parametrize("arguments", [{}, {"hash-header": "other"}])
@@ -257,24 +267,6 @@ async def test_fewer_shards_are_refused_also_if_rabbitmq_was_away_at_the_start(
         left = shard_name("high", 3)
         await eventually(lambda: all(left in (runner.problem or "") for runner in bench.runners.values()))
         await stopped(bench)
-
-
-async def test_producers_are_led_to_the_kept_shards_after_a_restart_of_rabbitmq(
-    private_servers: PrivateServers, private_bench: Bench
-) -> None:
-    bench, names = private_bench, names_in(private_bench.vhost)
-    await bench.run(**{LANE: shards(18)})  # by what the start tries these can't be told from 19
-    client = await bench.client()
-    publish(client, names, 0, 1)
-    await client.confirmed()
-    await stopped(bench)
-    await asyncio.to_thread(private_servers.rabbitmq.stop)
-    await asyncio.to_thread(private_servers.rabbitmq.start)
-    await bench.run(**{LANE: shards(19)})
-    client = await bench.client()
-    publish(client, names, 1, 2)
-    await client.confirmed()
-    shard_of_groups(await drained(bench, 19), 2)
 
 
 async def test_another_header_is_refused_until_all_shards_are_empty(bench: Bench) -> None:
