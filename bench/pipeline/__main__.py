@@ -171,7 +171,7 @@ def _rows(report: Path, table: str, *columns: str) -> list[dict[str, Any]]:
 
 
 def _heap(run: Spent, made: Made) -> list[str]:
-    mib = 1_024 if made.rows <= 5_000_000 else heap_mib(made.rows)
+    mib = heap_mib(made.rows)
     return [] if f"-Xmx{mib}m" in run.java else [f"the run did not have {mib} MiB of heap"]
 
 

@@ -24,6 +24,8 @@ DEFAULT_MASTER: Final = "local[*]"
 HEAP_VARIABLE: Final = "SPARK_DRIVER_MEMORY"
 _HEAP: Final = "spark.driver.memory"
 _RECORDS_PER_GIB: Final = 10_000_000
+#: For fewer the first GiB is enough.
+_MANY_RECORDS: Final = 500_000
 _CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
@@ -228,10 +230,11 @@ def heap_setting(records: int) -> dict[str, str]:
 
 
 def heap_mib(records: int) -> int:
-    """1 GiB for each ten million records begun, and beyond the first no more than half of what this machine,
-    or its container, has. Spark spills to disk what does not fit, which takes time."""
-    wanted = 1_024 * max(1, -(-records // _RECORDS_PER_GIB))
-    return max(1_024, min(wanted, _machine_mib() // 2))
+    """1 GiB; for more than half a million records one more for each ten million begun, but then no more than
+    half of what this machine, or its container, has. Spark spills to disk what does not fit: it reads all
+    files of one sort at once, with a buffer of 1 MiB in the heap for each, so many small ones fill it."""
+    many = -(-records // _RECORDS_PER_GIB) if records > _MANY_RECORDS else 0
+    return max(1_024, min(1_024 * (1 + many), _machine_mib() // 2))
 
 
 def _machine_mib() -> int:

@@ -86,8 +86,9 @@ def test_the_heap_grows_with_the_ledger_up_to_half_of_the_memory() -> None:
     most = heap_mib(10**15)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 1_024 <= most <= max(1_024, pages // 2**21)
-    assert [heap_mib(records) for records in (0, 10_000_000)] == [1_024, 1_024]
-    assert [heap_mib(records) for records in (10_000_001, 45_000_000)] == [min(2_048, most), min(5_120, most)]
+    assert [heap_mib(records) for records in (0, 500_000)] == [1_024, 1_024]
+    assert [heap_mib(records) for records in (500_001, 10_000_000)] == [min(2_048, most)] * 2
+    assert [heap_mib(records) for records in (10_000_001, 45_000_000)] == [min(3_072, most), min(6_144, most)]
     assert fitting_records(45_000_000)["spark.driver.memory"] == f"{heap_mib(45_000_000)}m"
 
 
