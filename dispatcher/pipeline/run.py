@@ -95,6 +95,9 @@ _SMALL: Final = {
 }
 #: Java verifies the code of each class that it loads: Spark's own, twenty thousand of them.
 _UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+#: Room for classes and for compiled code: else Java collects the whole heap four times while it loads Spark's
+#: classes, and may throw away what it has compiled.
+_ROOM: Final = "-XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=256m"
 #: Up to this many records Java's second compiler takes more time than its faster code saves.
 _ONE_COMPILER_RECORDS: Final = 500_000
 
@@ -166,7 +169,7 @@ def fitting(found: Found) -> dict[str, str]:
 def fitting_records(records: int) -> dict[str, str]:
     """The same, for this number of records."""
     is_small = records <= _FEW_RECORDS
-    java = [_UNVERIFIED, "-XX:+UseSerialGC" if is_small else "-XX:+UseParallelGC"]
+    java = [_UNVERIFIED, _ROOM, "-XX:+UseSerialGC" if is_small else "-XX:+UseParallelGC"]
     if records <= _ONE_COMPILER_RECORDS:
         java.append("-XX:TieredStopAtLevel=1")
     small = _SMALL if is_small else {}

@@ -36,7 +36,6 @@ EVERYTHING = Window()
 LIVE = "100%41 [live]"
 #: In s: the first test that needs a report waits until it is made, beside other tests.
 _TIMEOUT = 600
-_JAVA = "spark.driver.extraJavaOptions"
 #: Of Java processes that live for one test: most of it is loading and compiling what runs once.
 QUICK_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -51,10 +50,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     ensure_java(print)
-    settings = fitting(Found("", [], [], []))
-    # The usual 48 MB are full after some runs, and what was compiled is then thrown away and compiled anew.
-    settings |= {_JAVA: f"{settings[_JAVA]} -XX:ReservedCodeCacheSize=256m"}
-    with spark_session("local[1]", settings) as session:
+    with spark_session("local[1]", fitting(Found("", [], [], []))) as session:
         yield session
 
 

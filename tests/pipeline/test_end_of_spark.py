@@ -103,8 +103,9 @@ def test_settings_of_spark_and_java_suit_the_ledger() -> None:
         assert found["spark.sql.adaptive.enabled"] == "false"
         assert found["spark.sql.autoBroadcastJoinThreshold"] == "-1"
         assert ("spark.sql.codegen.wholeStage" in found) is not is_compiled
-        unverified = {"-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"}
-        assert {*found[JAVA_OPTIONS].split()} == java | unverified
+        always = {"-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"}
+        always |= {"-XX:MetaspaceSize=256m", "-XX:ReservedCodeCacheSize=256m"}
+        assert {*found[JAVA_OPTIONS].split()} == java | always
 
 
 def test_the_number_of_parts_grows_with_the_ledger() -> None:
