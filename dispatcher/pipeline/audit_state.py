@@ -155,7 +155,8 @@ class Audit:
         found = order_audit.no_violations(self._hands)
         if count := remarkable.count():
             chosen = few(remarkable) if count <= FEW else remarkable
-            closer = self._persist(self._hands.join(chosen, [*GROUP], "left_semi"))
+            needed = self._hands.select(*order_audit.CLOSER)
+            closer = self._persist(needed.join(chosen, [*GROUP], "left_semi"))
             found = order_audit.violations(self._spark, closer, self._known, self._ranges)
         elif self._former is None:
             nothing = to_arrow_schema(found.schema, timezone="UTC").empty_table()

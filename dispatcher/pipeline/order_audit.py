@@ -47,6 +47,9 @@ SCREENED: Final = (
     *_OF_GROUP, *NUMBERS, "place", "inbound", "incarnation", "outcome", "began", "ended", "began_turn",
     "dispatched_at", "ended_at", "hands_over", "over", "is_shared",
 )  # fmt: skip
+#: What `violations` needs, and no more: these rows are written once more, and are many where a hot group is
+#: looked at.
+CLOSER: Final = (*_OF_GROUP, "inbound", "place", "turn", "began", "ended", "began_turn", *EVIDENCE)
 _SO_FAR: Final = (Window.unboundedPreceding, Window.currentRow)
 _QUEUE: Final = "queue_number"
 #: By lane, all inbound queues of its hand-overs; of several ones none knows more than the others.
@@ -173,7 +176,8 @@ def stayed() -> Column:
 def violations(
     spark: SparkSession, found: DataFrame, leaderships: Iterable[RecordedLeadership], ranges: Ranges
 ) -> DataFrame:
-    """One row for each hand-over of `judged` that broke a rule, and which rule: `order` or `overlap`.
+    """One row for each hand-over of `judged` that broke a rule, and which rule: `order` or `overlap`. Of
+    `found` it needs the columns of CLOSER.
 
     Columns: lane, group, inbound, rule, then EVIDENCE of the hand-over, and of its witness with `other_`.
     """
