@@ -60,6 +60,8 @@ class Explanation:
         self.details: list[Callable[[Group, list[Original]], list[str]]] = []
         #: The same for `consumers list`: columns of a consumer's row.
         self.consumer_columns: list[Callable[[Consumer], dict[str, Any]]] = []
+        #: Which groups `groups list` shows for a state that is not one of `GroupState`.
+        self.shown_as: dict[str, Callable[[Group], bool]] = {}
         #: For the causes that capabilities add: what operators read, made of the facts.
         self.sentences: dict[HoldKind, Callable[[Facts], str]] = {}
         #: What capabilities say of a group with flags, whichever of these holds it.

@@ -254,6 +254,11 @@ class Group:
         """Who gets its next message; None: the consumer with the least to do."""
         return self.owner if self.owner is not None else self.pinned_to
 
+    @property
+    def is_at_rest(self) -> bool:
+        """No message of it waits, here or parked, or is in flight."""
+        return not (self.in_flight or self.backlogs or self.route)
+
     def number(self, message: Original) -> None:
         """The message goes to a consumer, with the next number under the epoch of the present assignment."""
         self.last_seq += 1

@@ -80,6 +80,10 @@ class Signals:
     disowning: list[Callable[[OwnerRow], bool]] = field(default_factory=list)
     #: The group's owner, state, flags or waiting messages are others.
     group_changed: list[GroupListener] = field(default_factory=list)
+    #: As much of the group is out as may be, and nothing more of it waits here.
+    window_filled: list[GroupListener] = field(default_factory=list)
+    #: The same, and some of its messages wait elsewhere.
+    window_holds: list[GroupListener] = field(default_factory=list)
     #: One of its messages ended: it may be at rest now.
     group_rested: list[GroupListener] = field(default_factory=list)
     #: An incarnation is known from now on: it has joined, or Redis names it.

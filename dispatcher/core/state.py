@@ -153,8 +153,8 @@ class LaneState(SharedFacts):
 
     def forget_if_unused(self, group: Group) -> None:
         """Remove a free group that has no messages and no settings. A second call does nothing."""
-        is_used = group.backlogs is not None or group.in_flight or group.flags or group.route
-        if group.state is FREE and not is_used and self.groups.get(group.id) is group:
+        is_unused = group.state is FREE and group.is_at_rest and not group.flags
+        if is_unused and self.groups.get(group.id) is group:
             del self.groups[group.id]
 
     def relist_backlogs(self, group: Group) -> None:
@@ -168,9 +168,12 @@ class LaneState(SharedFacts):
             changed(group)
 
     def window_filled(self, group: Group) -> None:
-        """As much of the group is out as may be: list nothing more of it, and call nothing back for it."""
-        if group.backlogs is not None or group.demand is not None or self.parking.default_route:
+        """As much of the group is out as may be: list nothing more of it."""
+        if group.backlogs is not None:
             self.relist_backlogs(group)
+        else:
+            for filled in self.signals.window_filled:
+                filled(group)
 
     def list_backlog(self, backlog: Backlog) -> None:
         """Enter a backlog in the list of its group's owner, or of free groups, if it may be served."""

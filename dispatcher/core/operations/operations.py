@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -194,9 +194,12 @@ class Operations(Feature):
             "waits_for": sorted(self._state.inbounds[index].name for index in operation.unmarked),
         }  # fmt: skip
         if operation.target is not None or operation.scan is not None:
-            left = len(operation.scope) + len(operation.out) + parked_of(self._state, operation.group)
-            progress |= {"gone": operation.gone, "left": left}
+            progress |= {"gone": operation.gone, "left": self._left(operation, operation.scope)}
         return progress
+
+    def _left(self, operation: Operation, scope: Sized) -> int:
+        """How many of its messages have not ended: those of the scope, on their way, and parked."""
+        return len(scope) + len(operation.out) + parked_of(self._state, operation.group)
 
     # -- barriers --
 
@@ -250,7 +253,7 @@ class Operations(Feature):
             return
         scope = self._scope(operation)
         if operation.dry_run:
-            count = len(scope) + parked_of(state, group)
+            count = self._left(operation, scope)
             self._succeed(operation, count if operation.first is None else min(count, operation.first))
         elif not operation.is_in_parts:
             self._purge(group, scope)

@@ -18,6 +18,7 @@ from dispatcher.core.operators.commands import Arguments, Commands, argument, gr
 from dispatcher.core.operators.flags import (
     GROUP,
     SENTENCES,
+    SHOWN_AS,
     add_flag_rows,
     flag_facts,
     is_paused,
@@ -48,6 +49,7 @@ class Flags(Feature):
         self._state = state
         state.eligibility.flag_checks |= {HoldKind.PAUSED: is_paused, HoldKind.PIN_ABSENT: waits_for_pin}
         state.explanation.flag_facts.append(flag_facts)
+        state.explanation.shown_as |= SHOWN_AS
         state.explanation.sentences |= SENTENCES | {HoldKind.LANE_PAUSED: _lane_paused}
         commands.add("groups.pause", partial(self._set_paused, paused=True), "group", "all", "new")
         commands.add("groups.resume", partial(self._set_paused, paused=False), "group", "all")

@@ -127,7 +127,7 @@ def is_movable(group: Group) -> bool:
 
 # -- what operators see of them: plain values --
 
-#: Which groups `groups list` shows for a state that is not one of `GroupState`.
+#: See `Explanation.shown_as`.
 SHOWN_AS: Final[dict[str, Callable[[Group], bool]]] = {
     "paused": is_paused,
     "pinned": lambda group: group.pin is not None,

@@ -91,19 +91,13 @@ class GroupWindows(Feature):
         self._confirmed = 0  # copies, since this leader's start
         self._sample: tuple[int, int] | None = None  # (confirmed copies, time) of the copy that is timed
         state.on_hold[HoldKind.WINDOW_FULL] = lambda group, _: self._is_full(group)
-        if state.options.parking_queues:
-            state.signals.group_changed.append(self._changed)
+        state.signals.window_holds.append(self._is_full)
         state.signals.settling.append(self._settle)
         state.signals.goes_soon.append(self._goes_soon)
         state.signals.stands_still.append(self._stands_still)
 
     def events(self) -> Mapping[type, Handler]:
         return {CopiesConfirmed: self._confirm}
-
-    def _changed(self, group: Group) -> None:
-        """All its waiting messages may be parked: then its window holds no backlog back."""
-        if group.in_flight >= group.window and self._state.parking.route(group):
-            self._is_full(group)
 
     def _is_full(self, group: Group) -> None:
         now_ms = self._state.now_ms

@@ -98,4 +98,4 @@ class IdleGroups(Feature):
 
 
 def _is_at_rest(group: Group) -> bool:
-    return group.state is GroupState.OWNED and not (group.in_flight or group.backlogs or group.route)
+    return group.state is GroupState.OWNED and group.is_at_rest

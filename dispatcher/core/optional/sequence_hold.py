@@ -67,8 +67,8 @@ class SequenceHold(Feature):
 
     def _held_by(self, head: Original) -> HoldKind | None:
         """A message that could go otherwise has to wait for one before it."""
-        group_id, number = head.group_id, place_of(head)
-        if number is None or group_id is None or head.is_parked:
+        group_id, number = head.group_id, _place_of(head)
+        if number is None or group_id is None:
             return None
         due = self._sequences.due(group_id)
         if due is None or self._given_up.get(group_id) == due:
@@ -108,9 +108,9 @@ class SequenceHold(Feature):
 
     def insert(self, backlog: Backlog, message: Original) -> None:
         """File a message before the waiting ones of its id that have larger numbers."""
-        waiting, number = backlog.messages, place_of(message)
+        waiting, number = backlog.messages, _place_of(message)
         spot = len(waiting)
-        if number is not None and not message.is_parked and self._sequences.waits_beside(message):
+        if number is not None and self._sequences.waits_beside(message):
             for at in range(len(waiting) - 1, -1, -1):
                 other = waiting[at]
                 if other.group_id != message.group_id or (theirs := place_of(other)) is None:
@@ -175,6 +175,11 @@ class SequenceHold(Feature):
 def _handed_over(message: Original) -> tuple[int, int, int]:
     """A message that goes out once more does so from the front: one that was out oftener comes first."""
     return -message.attempt, message.epoch, message.group_seq
+
+
+def _place_of(message: Original) -> int | None:
+    """As `place_of`; one that was parked stands where it came, too."""
+    return None if message.is_parked else place_of(message)
 
 
 def _before(rank: tuple[int, ...], number: int | None) -> tuple[int, ...]:

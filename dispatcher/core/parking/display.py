@@ -44,11 +44,6 @@ def message_row(state: LaneState, message: Original) -> dict[str, Any]:
     return {"parked_in": queue.name if queue is not None else None}
 
 
-def has_parked(state: LaneState, group: Group) -> bool:
-    """Whether messages of the group are parked: `groups list --state parked` shows it then."""
-    return state.parking.parked(group) > 0
-
-
 def details(state: LaneState, group: Group) -> list[str]:
     """Where the group's messages are parked, and whether more can be, a line each."""
     lines = [

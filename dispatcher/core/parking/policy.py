@@ -107,6 +107,7 @@ class Parking(Feature):
         self._retry_at_ms = 0
         self._look_at_ms = 0  # for groups that stand still, not before
         state.signals.group_changed.append(self._group_changed)
+        state.signals.window_filled.append(self._window_filled)
         state.signals.routing.append(self._goes_on)
         state.signals.filed.append(self._filed)
         state.signals.returned.append(self._returned)
@@ -114,6 +115,7 @@ class Parking(Feature):
         state.signals.settled_elsewhere.append(self._settled)
         state.explanation.elsewhere.append(state.parking.hold_on)
         state.explanation.sentences |= SENTENCES
+        state.explanation.shown_as["parked"] = lambda group: state.parking.parked(group) > 0
 
     def events(self) -> Mapping[type, Handler]:
         return {
@@ -144,8 +146,17 @@ class Parking(Feature):
     # -- what happens elsewhere --
 
     def _group_changed(self, group: Group) -> None:
+        parking = self._state.parking
+        if group.in_flight >= group.window and parking.route(group):
+            for holds in self._state.signals.window_holds:
+                holds(group)
         if group.route or group.demand:
-            self._state.parking.refresh_demand(group)
+            parking.refresh_demand(group)
+
+    def _window_filled(self, group: Group) -> None:
+        """Its parked messages are not called back before there is room for them."""
+        if group.demand is not None or self._state.parking.default_route:
+            self._state.relist_backlogs(group)
 
     def _goes_on(self, group: Group, message: Original) -> bool:
         """Whether its group's route goes on from where it is; then it waits to be moved there."""

@@ -12,8 +12,6 @@ from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX, NEVER_MS
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Group
 from dispatcher.core.operators.commands import argument
-from dispatcher.core.operators.flags import SHOWN_AS
-from dispatcher.core.parking import display
 from dispatcher.core.queue_ids import QueueId
 from dispatcher.core.state import LaneState
 from dispatcher.core.views.group_depth import depth, oldest_ms
@@ -105,9 +103,7 @@ class GroupListing:
         return hold is not None and self._reason in (ANY_REASON, hold.kind.value)
 
     def _has_state(self, group: Group, wanted: str) -> bool:
-        if wanted == AskedState.PARKED:
-            return display.has_parked(self._state, group)
-        is_shown = SHOWN_AS.get(wanted)
+        is_shown = self._state.explanation.shown_as.get(wanted)
         return is_shown(group) if is_shown is not None else group.state.value == wanted
 
     def _rank(self) -> None:
