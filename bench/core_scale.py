@@ -20,8 +20,7 @@ from dispatcher.core.effects import Effects, Snapshot
 from dispatcher.core.events import AcksProven, CopiesConfirmed, MessagesArrived, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import GroupWindow, LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import GroupWindow, LaneOptions, policy
 from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views

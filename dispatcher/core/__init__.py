@@ -20,16 +20,17 @@ An *event* is a fact that an edge reports: originals arrived, a consumer settled
 edges carry out its orders (`effects.actions`), one after the other: publish this copy, ack that original. So
 after a crash the journal always knows at least as much as the broker does, and the next leader can go on.
 
-Read in this order. It is all that a lane with bare `LaneOptions` needs once its consumers have joined, while
-no dispatcher or consumer fails. (The service adds windows of groups, work stealing and parking to a lane
-whose configuration says nothing of them.) Skip every `for … in signals…` at first: features listen there.
+Read in this order. It is all that a lane with bare `LaneOptions` and the policy `exclusive` needs once its
+consumers have joined, while no dispatcher or consumer fails and every message can be processed. (The service
+adds windows of groups, work stealing and parking to a lane whose configuration says nothing of them.) Skip
+every `for … in signals…` at first: features listen there.
 
 1. `model`        messages, groups with their backlogs, consumers; which states they have, and the tables of
-                  transitions between these. What several capabilities remember of a message or a consumer is
-                  in their base classes, in `rare_facts` and `consumer_life`; what only one remembers of
-                  a consumer is in a class of its own (`ConsumerLife.note`).
+                  transitions between these. What several capabilities remember of a message, a group or a
+                  consumer is in their base classes, in `rare_facts` and `consumer_life`; what only one
+                  remembers of a consumer is in a class of its own (`ConsumerLife.note`).
 2. `placement`    the pool of consumers with free capacity, which picks one for a group without an owner or
-                  a message without a group; and the lane's policy: how long an owner keeps a group.
+                  a message without a group.
 3. `inbound`      the inbound queues, and what each offers to the delivery pass: a source for the groups of
                   each consumer (that class is in `model`), one for groups without an owner, one for messages
                   without a group.
@@ -42,20 +43,21 @@ whose configuration says nothing of them.) Skip every `for … in signals…` at
 7. `delivery`     the pass that dispatches, after the events of a step, and once more if a feature then finds
                   something eligible. Only `optional/poison` dispatches outside of it, through `dispatch`: a
                   message that is tried alone goes out of turn.
-8. `settlement`   consumers settle or fail what they got; the original is acked, or goes to the dead queue.
-   `ownership`    a group leaves its owner, when nothing of it is in flight any more.
+8. `settlement`   consumers settle what they got, and the original is acked; or they fail it.
 9. `lane`         a step, from its first event to its effects.
 
-Behind them stand, to look things up: `consumer_life` (the states of a consumer) and `shared_facts` (what
-capabilities keep of the whole lane for each other, and `absent`: recovery's answers about messages whose
-originals are not back); `holds` (all that can keep messages from going, by their codes), `explanation` (why
-a group waits: the same decisions, with their facts) and `wording`;
-`records`, `orders`, `tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options`,
-`bounds`, `queue_ids`, `runs`; `settled_originals` (whose acks RabbitMQ may not have processed yet);
+Behind them stand, to look things up: `ownership` (how a group leaves its owner: under `sequenced` when
+nothing of it is in flight, under `exclusive` when a message closes it, or a capability says so) and
+`dead_letters` (what becomes of messages that can't be processed); `consumer_life` (the states of a consumer)
+and `shared_facts` (what capabilities keep of the whole lane for each other, and `absent`: recovery's answers
+about messages whose originals are not back); `holds` (all that can keep messages from going, by their codes),
+`explanation` (why a group waits: the same decisions, with their facts) and `wording`; `records`, `orders`,
+`tables`, `entries`, `effects` and `lane_log` (what a step yields); `events`, `options` (and what each policy
+means), `bounds`, `queue_ids`, `runs`; `settled_originals` (whose acks RabbitMQ may not have processed yet);
 `feature`, `features` and `signals` (how a capability plugs in, and which of them a lane has, in which order);
-`waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over);
-`notices` (messages to consumers that are about themselves);
-`buckets`, `prefetch_window`, `deadlines` and `ignored_settles` (small parts of every lane); `checkpoint`.
+`waiting` (messages that come back to wait, or wait no more, without an arrival or a hand-over); `notices`
+(messages to consumers that are about themselves); `buckets`, `prefetch_window`, `deadlines` and
+`ignored_settles` (small parts of every lane); `checkpoint`.
 
 How a step runs. Handlers of events change state, and may add records and orders; they dispatch nothing. A
 group has a backlog for each inbound queue. A backlog is in at most one source: that of the group's owner,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dispatcher.core.dead_letters import dead_letter
 from dispatcher.core.events import MessagesArrived
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import Original
@@ -59,7 +60,7 @@ class Arrivals(Feature):
         if message.refusal is None and (message.group_id is not None or not self._rejects_ungrouped):
             self.file(message)
         else:
-            self._state.dead_letter(message, message.refusal or REASON_UNGROUPED)
+            dead_letter(self._state, message, message.refusal or REASON_UNGROUPED)
 
     def file(self, message: Original) -> None:
         """It waits: to be moved on along its group's route, or in its backlog."""

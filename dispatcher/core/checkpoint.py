@@ -7,8 +7,7 @@ from typing import Final
 from dispatcher.core.effects import Effects
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.feature import Feature
-from dispatcher.core.model import MessageState
-from dispatcher.core.ownership import row_of
+from dispatcher.core.model import Group, GroupState, MessageState
 from dispatcher.core.records import NOBODY, JournalReset, NumbersUsed, Record
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
@@ -49,8 +48,17 @@ def _add_tables(state: LaneState, features: list[Feature], effects: Effects) -> 
     if not state.policy.keeps_owner:
         return
     for group in state.groups.values():
-        row = row_of(state, group)
+        row = _row_of(state, group)
         if row is not None:
             effects.owners[group.id] = row
     for group_id, owner in state.absent.owners().items():
         effects.owners[group_id] = OwnerRow(owner.number, state.epoch_counter)
+
+
+def _row_of(state: LaneState, group: Group) -> OwnerRow | None:
+    """What Redis has to hold of its owner; None: nothing."""
+    if group.target is not None:
+        return OwnerRow(group.target.number, 0)
+    if group.owner is None or group.state is GroupState.DRAINING:
+        return None
+    return state.owner_row(group, group.owner)

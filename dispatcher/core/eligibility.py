@@ -10,7 +10,7 @@ Decisions change nothing. Who acts on one tells the feature that handles its cau
 feature adds its own causes when it is made, in one of four places; a lane without the feature doesn't ask:
 
 - `lane_holds`    the whole lane
-- `flag_checks`   groups with `flags`, which operators have set, in the order of `FLAG_HOLDS`
+- `flag_holds`    groups with `flags`, which operators have set
 - `new_checks`    first messages that were never handed over
 - `retry_checks`  first messages that were
 
@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.core.holds import FLAG_HOLDS, HoldKind, LaneHolds
+from dispatcher.core.holds import FlagHolds, HoldKind, LaneHolds
 from dispatcher.core.model import FREE, OWNED, Group, GroupState, Original
 
-GroupCheck = Callable[[Group], bool]
 HeadCheck = Callable[[Original], HoldKind | None]
 
 _OF_GROUP_STATE: Final = {
@@ -42,7 +41,7 @@ class Eligibility:
     def __init__(self) -> None:
         self.one_at_a_time = False  # of each group one message is out at a time
         self.lane_holds = LaneHolds()
-        self.flag_checks: dict[HoldKind, GroupCheck] = {}  # asked of groups with flags
+        self.flag_holds = FlagHolds()
         self.new_checks: list[HeadCheck] = []  # asked of messages that were never handed over
         self.retry_checks: list[HeadCheck] = []  # asked of messages that were
 
@@ -68,16 +67,8 @@ class Eligibility:
 
     def group_held_by(self, group: Group) -> HoldKind | None:
         """What keeps the group from every consumer, however much of it is in flight."""
-        if group.flags is not None:
-            kind = self.flag_held_by(group)
-            if kind is not None:
-                return kind
-        return _OF_GROUP_STATE.get(group.state)
-
-    def flag_held_by(self, group: Group) -> HoldKind | None:
-        """What operators have said that keeps the group back, and messages of it that will come."""
-        checks = self.flag_checks
-        return next((kind for kind in FLAG_HOLDS if kind in checks and checks[kind](group)), None)
+        kind = None if group.flags is None else self.flag_holds.first(group)
+        return _OF_GROUP_STATE.get(group.state) if kind is None else kind
 
     def head_held_by(self, head: Original) -> HoldKind | None:
         """What keeps the first message of a backlog from going in its turn."""

@@ -118,7 +118,7 @@ class Explanation:
         return Hold(HoldKind.LIMIT_FULL, dict) if is_at_limit else None
 
     def _hold_by_flags(self, group: Group) -> Hold | None:
-        kind = self._decisions.flag_held_by(group) if group.flags is not None else None
+        kind = self._decisions.flag_holds.first(group) if group.flags is not None else None
         return None if kind is None else Hold(kind, partial(self.facts[kind], group, None))
 
     def _held_by(self, backlog: Backlog, head: Original) -> HoldKind | None:

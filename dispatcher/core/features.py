@@ -10,6 +10,7 @@ must see all of them. So does the one that ends rows of owners: what the step sa
 from __future__ import annotations
 
 from dispatcher.core.arrivals import Arrivals
+from dispatcher.core.dead_letters import DeadLetters
 from dispatcher.core.delivery import DeliveryPass
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.feature import Feature
@@ -74,6 +75,7 @@ def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) 
         recovery,
         settlement,
         commands,
+        DeadLetters(state),
         RefusedPublishes(state, settlement, recovery.resending),
         membership,
         Identities(state) if options.strict_identity else None,

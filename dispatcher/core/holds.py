@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from dispatcher.core.bounds import NEVER_MS
+from dispatcher.core.model import Group
 
 Facts = Mapping[str, Any]
 
@@ -57,7 +58,7 @@ class HoldKind(StrEnum):
     PARKING_UNAVAILABLE = "parking_unavailable"
 
 
-#: How what operators have set or ordered holds a group, or what they have to decide. The first is the answer.
+#: How what operators have set or ordered holds a group, or what they have to decide.
 FLAG_HOLDS: Final = (
     HoldKind.TRANSFERRING, HoldKind.STOPPED, HoldKind.PAUSED, HoldKind.PIN_ABSENT, HoldKind.DECIDED
 )  # fmt: skip
@@ -80,6 +81,14 @@ class LaneHold(NamedTuple):
 
     until_ms: int
     collect: Callable[[], Facts]
+
+
+class FlagHolds(dict[HoldKind, Callable[[Group], bool]]):
+    """For each of FLAG_HOLDS that the lane may have, whether it holds a group."""
+
+    def first(self, group: Group) -> HoldKind | None:
+        """The first one in FLAG_HOLDS that keeps the group back, and messages of it that will come."""
+        return next((kind for kind in FLAG_HOLDS if kind in self and self[kind](group)), None)
 
 
 _RANKS: Final = {kind: rank for rank, kind in enumerate(HoldKind)}

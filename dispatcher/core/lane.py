@@ -1,7 +1,5 @@
 """The machine of one lane: events in, effects out, time as an argument.
 
-    effects = lane.step(events, now_ms)
-
 The edges commit `effects.records` and the tables in one atomic write and then carry out the actions in
 order; steps may be pipelined as long as both happen in the order of the steps. One task owns a Lane.
 """

@@ -13,8 +13,7 @@ them has met its original again.
 A *consumer* is one incarnation: one life of a consuming process, from its join to its end. Its states are
 in `consumer_life`: LIVE is the one that matters here.
 
-What a capability remembers of a message or a consumer is in the base classes. What it remembers of a group
-(`flags`, `demand`) is opaque here: its module has the type.
+What a capability remembers of a message, a group or a consumer is in the base classes.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from typing import Any, Final
 from dispatcher.core.bounds import ORIGINAL_BYTES
 from dispatcher.core.consumer_life import ConsumerLife
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.queue_ids import QueueId, is_parking
-from dispatcher.core.rare_facts import RareFacts
+from dispatcher.core.queue_ids import QueueId
+from dispatcher.core.rare_facts import RareFacts, RareGroupFacts
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import InvalidTransition
 
@@ -137,16 +136,6 @@ class Original(RareFacts):
         delivers it again."""
         return self.tag > 0
 
-    @property
-    def waits_here(self) -> bool:
-        """It waits in a backlog or among those without a group, and is not on its way to another queue."""
-        return self.state is WAITING and self.relocation is None
-
-    @property
-    def is_parked(self) -> bool:
-        """Its original is in a parking queue."""
-        return is_parking(self.queue)
-
     def __repr__(self) -> str:
         return f"<Original {self.group_id!r} {self.arrival} {self.state.value} seq={self.seq}>"
 
@@ -212,12 +201,12 @@ class Backlog:
             self.listed_in = None
 
 
-class Group:
+class Group(RareGroupFacts):
     """One message group of the lane. `in_flight` counts its unsettled copies at all consumers."""
 
     __slots__ = (
-        "backlogs", "demand", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner", "pinned_to",
-        "route", "state", "target", "unresolved", "window",
+        "backlogs", "epoch", "flags", "fresh", "id", "in_flight", "last_seq", "owner", "pinned_to", "state",
+        "target", "window",
     )  # fmt: skip
 
     def __init__(self, group_id: bytes, state: GroupState = GroupState.FREE) -> None:
@@ -229,25 +218,16 @@ class Group:
         self.fresh = False  # assigned, and nothing dispatched since
         self.in_flight = 0
         self.window = NEVER_FULL  # how many may be in flight: that of the lane, or what `GroupWindows` sets
-        self.unresolved = 0  # open entries whose original has not come back yet
         self.target: Consumer | None = None  # DRAINING: its next owner; None: the next consumer that takes it
         self.backlogs: dict[QueueId, Backlog] | None = None  # by inbound index; None: nothing waits
-        self.route: tuple[QueueId, ...] = ()  # parking queues that its messages pass, by rising index
         self.flags: Any = None  # what operators have set: operators/flags.py has the type
         self.pinned_to: Consumer | None = None  # the only consumer that may become its owner
-        self.demand: Any = None  # who waits for its parked messages: parking/queue.py has the type
 
     def become(self, state: GroupState) -> None:
         """Move to `state`. Raises InvalidTransition for a move that the table doesn't have."""
         if state not in GROUP_TRANSITIONS[self.state]:
             raise InvalidTransition(f"group {self.id!r} can't go from {self.state.value} to {state.value}")
         self.state = state
-
-    @property
-    def pin(self) -> str | None:
-        """The id of the consumer that alone may get it, as operators have said; None: any may."""
-        pin: str | None = self.flags.pin if self.flags is not None else None
-        return pin
 
     @property
     def taker(self) -> Consumer | None:

@@ -7,7 +7,40 @@ from enum import Enum
 from typing import NamedTuple
 
 from dispatcher.core.bounds import HELD_BYTES_PART
-from dispatcher.core.placement import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules of one lane, ready for the delivery pass: above all how long the owner of a group keeps it.
+
+    Always (`exclusive`), or for one batch (`sequenced`; with `top_up` while it has messages of the group).
+    `concurrent` knows no groups.
+    """
+
+    name: str
+    grouped: bool  # False: group ids are carried along, but nothing is ordered by them
+    tops_up: bool  # the owner may receive more while it holds something
+    keeps_owner: bool  # the owner keeps the group while nothing of it is out
+    by_load: bool = False  # messages without a group go to the least loaded consumer, else in turn
+
+
+def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
+    """The policy of that name; `top_up` matters for `sequenced` only (what brokers shipped, decision 7).
+
+    Not `grouped`: a lane that ignores groups (`group_map: none`), whatever its policy would do with them.
+    Raises ValueError for a name that is none.
+    """
+    if not grouped and name in ("exclusive", "sequenced"):
+        return Policy(name, grouped=False, tops_up=True, keeps_owner=False)
+    match name:
+        case "exclusive":
+            return Policy(name, grouped=True, tops_up=True, keeps_owner=True)
+        case "sequenced":
+            return Policy(name, grouped=True, tops_up=top_up, keeps_owner=False)
+        case "concurrent":
+            return Policy(name, grouped=False, tops_up=True, keeps_owner=False, by_load=True)
+        case _:
+            raise ValueError(f"no policy {name!r}")
 
 
 class Cost(Enum):

@@ -1,20 +1,14 @@
 """A group leaves its owner: at once, or when nothing of it is in flight any more.
 
-Capabilities call this; so does the spine when a batch of a group is settled that keeps no owner, and when a
-message closes its group. A group gets an owner in one way only, by `LaneState.assign`.
+Capabilities call this; so does the spine when the last message of a group without a lasting owner is settled,
+and when a message closes its group. A group gets an owner in one way only, by `LaneState.assign`.
 """
 
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
-from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState, Original
+from dispatcher.core.model import FREE, OWNED, Consumer, Group, GroupState
 from dispatcher.core.state import LaneState
-from dispatcher.core.tables import OwnerRow
-
-
-def is_in_transition(group: Group) -> bool:
-    """It changes its owner, or who has messages of it is not known yet: it can't be given to another one."""
-    return group.state in (GroupState.DRAINING, GroupState.RECOVERING)
 
 
 def drain(state: LaneState, group: Group, target: Consumer | None = None) -> None:
@@ -34,7 +28,7 @@ def close(state: LaneState, group: Group) -> None:
     if state.policy.keeps_owner:
         state.effects.owners[group.id] = None
     if not group.in_flight:
-        nothing_in_flight(state, group)
+        change_owner(state, group)
 
 
 def retarget(state: LaneState, group: Group, target: Consumer | None) -> None:
@@ -44,59 +38,6 @@ def retarget(state: LaneState, group: Group, target: Consumer | None) -> None:
     group.target = target
     if target is not None:
         target.incoming.add(group)
-
-
-def next_owner(group: Group) -> Consumer | None:
-    """Who has the group, or gets it once it is drained."""
-    return group.target if group.state is GroupState.DRAINING else group.owner
-
-
-def row_of(state: LaneState, group: Group) -> OwnerRow | None:
-    """What Redis has to hold of its owner; None: nothing."""
-    if group.target is not None:
-        return OwnerRow(group.target.number, 0)
-    if group.owner is None or group.state is GroupState.DRAINING:
-        return None
-    return state.owner_row(group, group.owner)
-
-
-def stop_incoming(state: LaneState, consumer: Consumer) -> None:
-    """No group goes to this consumer, which has ended or leaves: each stays at its owner, if that stays."""
-    for group in list(consumer.incoming):
-        retarget(state, group, None)
-        owner = group.owner
-        if owner is None or not owner.stays or group.pin not in (None, owner.id):
-            continue
-        if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
-            group.become(OWNED)
-            state.commit_owner(group)
-            state.relist_backlogs(group)
-            state.rested(group)
-
-
-def no_longer_in_flight(state: LaneState, group: Group, message: Original) -> None:
-    """This message of the group is in flight no more: if none is now, the group may leave its owner.
-
-    If it has the group's last number while others of the group are out, the next ones get a new epoch (O-3).
-    For the journal forgets what has ended: a later leader would take the highest number that is still out for
-    the last one, and would give this number a second time.
-    """
-    group.count_back(message)
-    if not group.in_flight:
-        nothing_in_flight(state, group)
-    elif group.state is OWNED and group.gave_last(message):
-        state.begin_epoch(group)
-
-
-def nothing_in_flight(state: LaneState, group: Group) -> None:
-    """Nothing of the group is in flight any more. One that recovers goes on when it is through."""
-    if group.state is OWNED and state.policy.keeps_owner:
-        for rested in state.signals.group_rested:
-            rested(group)
-        if state.stops_failed:
-            state.relist_backlogs(group)
-    elif group.state is not GroupState.RECOVERING:
-        change_owner(state, group)
 
 
 def change_owner(state: LaneState, group: Group) -> None:

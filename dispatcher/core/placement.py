@@ -1,48 +1,12 @@
-"""Which consumer gets a new group or message: the pool of consumers with free capacity, and a lane's policy.
-
-The pool picks: the consumer with the lowest level is first. The policy says how long the owner of a group
-keeps it: always (`exclusive`), or for one batch (`sequenced`; with `top_up` while it has messages of the
-group). `concurrent` knows no groups. A policy has no state.
-"""
+"""Which consumer gets a new group or message: the pool of consumers with free capacity picks it."""
 
 from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from dispatcher.core.model import Consumer
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules of one lane, ready for the delivery pass."""
-
-    name: str
-    grouped: bool  # False: group ids are carried along, but nothing is ordered by them
-    tops_up: bool  # the owner may receive more while it holds something
-    keeps_owner: bool  # the owner keeps the group while nothing of it is out
-    by_load: bool = False  # messages without a group go to the least loaded consumer, else in turn
-
-
-def policy(name: str, *, top_up: bool = False, grouped: bool = True) -> Policy:
-    """The policy of that name; `top_up` matters for `sequenced` only (what brokers shipped, decision 7).
-
-    Not `grouped`: a lane that ignores groups (`group_map: none`), whatever its policy would do with them.
-    Raises ValueError for a name that is none.
-    """
-    if not grouped and name in ("exclusive", "sequenced"):
-        return Policy(name, grouped=False, tops_up=True, keeps_owner=False)
-    match name:
-        case "exclusive":
-            return Policy(name, grouped=True, tops_up=True, keeps_owner=True)
-        case "sequenced":
-            return Policy(name, grouped=True, tops_up=top_up, keeps_owner=False)
-        case "concurrent":
-            return Policy(name, grouped=False, tops_up=True, keeps_owner=False, by_load=True)
-        case _:
-            raise ValueError(f"no policy {name!r}")
 
 
 class Pool:

@@ -1,8 +1,10 @@
-"""What capabilities remember of a message, if they must."""
+"""What capabilities remember of a message or a group, if they must, and ask it for."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from dispatcher.core.queue_ids import QueueId, is_parking
 
 #: In the place of how much a lane had settled when a message's first consumer died.
 NO_DEATH: Final = -1
@@ -15,6 +17,7 @@ class RareFacts:
 
     arrival: tuple[int, int]
     attempt: int
+    queue: QueueId
     is_marker = False  # of an operation (operations/events.py): never work
     origin_arrival: tuple[int, int] | None = None  # in the first queue that it was in, if that is not this
     term = 0  # of a parked copy: in which round of publishes it was made
@@ -31,6 +34,11 @@ class RareFacts:
     settles_at_death = 0
 
     @property
+    def is_parked(self) -> bool:
+        """Its original is in a parking queue."""
+        return is_parking(self.queue)
+
+    @property
     def first_arrival(self) -> tuple[int, int]:
         """Its arrival in the first queue that it was in: its place among the messages of its group that came
         through the same inbound queue."""
@@ -45,3 +53,20 @@ class RareFacts:
     def deaths(self) -> int:
         """Consumers that may have died of it, while it waits: every hand-over ends in a settle or a death."""
         return self.attempt - self.unbegun
+
+
+class RareGroupFacts:
+    """The same of a group."""
+
+    __slots__ = ("__dict__",)  # made only for a group that has one of them
+
+    flags: Any
+    route: tuple[QueueId, ...] = ()  # parking queues that its messages pass, by rising index
+    demand: Any = None  # who waits for its parked messages: parking/queue.py has the type
+    unresolved = 0  # open entries whose original has not come back yet
+
+    @property
+    def pin(self) -> str | None:
+        """The id of the consumer that alone may get it, as operators have said; None: any may."""
+        pin: str | None = self.flags.pin if self.flags is not None else None
+        return pin

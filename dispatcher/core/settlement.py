@@ -1,15 +1,16 @@
-"""Consumers report on their messages: acked or failed. The dead queue confirms those that it has stored."""
+"""Consumers report on their messages: acked or failed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dispatcher.core.events import CopiesConfirmed, DeadLetterConfirmed
+from dispatcher.core.dead_letters import dead_letter
+from dispatcher.core.events import CopiesConfirmed
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Consumer, MessageState, Original
-from dispatcher.core.ownership import no_longer_in_flight
-from dispatcher.core.records import Discharged, Record, SettledRange
+from dispatcher.core.model import OWNED, Consumer, Group, GroupState, Original
+from dispatcher.core.ownership import change_owner
+from dispatcher.core.records import Record, SettledRange
 from dispatcher.core.runs import runs
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import FailedMessage, Settle
@@ -28,7 +29,6 @@ class Settlement(Feature):
         return {
             Settle: self.settle,
             CopiesConfirmed: self.confirmed,
-            DeadLetterConfirmed: lambda event: self.discharged(event.message),
         }
 
     def confirmed(self, event: CopiesConfirmed) -> None:
@@ -121,14 +121,29 @@ class Settlement(Feature):
             for stopped_at in self._state.signals.stopped_at:
                 stopped_at(message)
         else:
-            self._state.dead_letter(message, failed.reason)
+            dead_letter(self._state, message, failed.reason)
 
-    def discharged(self, message: Original) -> None:
-        """The broker has stored the copy in the dead queue: the original is settled."""
-        if message.state is not MessageState.ENDING:
-            return
-        state = self._state
-        state.ending.pop(message, None)
-        state.undeliverable.pop(message, None)
-        state.effects.records.append(Discharged(message.queue, message.arrival))
-        state.settled(message)
+
+def no_longer_in_flight(state: LaneState, group: Group, message: Original) -> None:
+    """This message of the group is in flight no more: if none is now, the group may leave its owner.
+
+    If it has the group's last number while others of the group are out, the next ones get a new epoch (O-3).
+    For the journal forgets what has ended: a later leader would take the highest number that is still out for
+    the last one, and would give this number a second time.
+    """
+    group.count_back(message)
+    if not group.in_flight:
+        nothing_in_flight(state, group)
+    elif group.state is OWNED and group.gave_last(message):
+        state.begin_epoch(group)
+
+
+def nothing_in_flight(state: LaneState, group: Group) -> None:
+    """Nothing of the group is in flight any more. One that recovers goes on when it is through."""
+    if group.state is OWNED and state.policy.keeps_owner:
+        for rested in state.signals.group_rested:
+            rested(group)
+        if state.stops_failed:
+            state.relist_backlogs(group)
+    elif group.state is not GroupState.RECOVERING:
+        change_owner(state, group)

@@ -10,6 +10,7 @@ from dispatcher.core.feature import AbsentOriginals, Feature
 from dispatcher.core.lane_log import LaneLog
 from dispatcher.core.model import Backlog, Consumer, Group, Original
 from dispatcher.core.ordered import OrderedSet
+from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.wire.bundle import BundleLimits
 
 F = TypeVar("F", bound=Feature)
@@ -19,6 +20,7 @@ class SharedFacts(LaneLog):
     """The part of a lane's memory that features keep for each other. The spine uses only `absent`,
     `counters`, `insert`, `suspects` and `undeliverable`."""
 
+    parking: ParkingQueues  # empty in a lane that parks nothing
     absent: AbsentOriginals  # recovery: it knows the originals that are still to come back
 
     def __init__(self, now_ms: int) -> None:

@@ -80,9 +80,9 @@ class Signals:
     disowning: list[Callable[[OwnerRow], bool]] = field(default_factory=list)
     #: The group's owner, state, flags or waiting messages are others.
     group_changed: list[GroupListener] = field(default_factory=list)
-    #: As much of the group is out as may be, and nothing more of it waits here.
+    #: A message of the group went out and filled its window, and nothing more of it waits here.
     window_filled: list[GroupListener] = field(default_factory=list)
-    #: The same, and some of its messages wait elsewhere.
+    #: The group has changed, its window is full, and more of its messages may wait elsewhere.
     window_holds: list[GroupListener] = field(default_factory=list)
     #: One of its messages ended: it may be at rest now.
     group_rested: list[GroupListener] = field(default_factory=list)

@@ -9,27 +9,14 @@ from dispatcher.core.buckets import GroupMap
 from dispatcher.core.deadlines import Deadlines
 from dispatcher.core.effects import Effects
 from dispatcher.core.eligibility import Eligibility
-from dispatcher.core.entries import ended_entry
 from dispatcher.core.explanation import Explanation
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.ignored_settles import IgnoredSettles
 from dispatcher.core.inbound import Inbound
-from dispatcher.core.model import (
-    FREE,
-    NEVER_FULL,
-    OWNED,
-    SETTLED,
-    Backlog,
-    Consumer,
-    Group,
-    GroupState,
-    MessageState,
-    Original,
-)
+from dispatcher.core.model import FREE, NEVER_FULL, SETTLED, Backlog, Consumer, Group, GroupState, Original
 from dispatcher.core.options import LaneOptions
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.orders import AckInbound, DeadLetter
-from dispatcher.core.parking.queue import ParkingQueues
+from dispatcher.core.orders import AckInbound
 from dispatcher.core.placement import Pool
 from dispatcher.core.queue_ids import inbound_id
 from dispatcher.core.shared_facts import SharedFacts
@@ -76,7 +63,6 @@ class LaneState(SharedFacts):
         self.ending: dict[Original, str] = {}
         self.acks: list[Original] = []  # of this step
         self.deadlines = Deadlines()
-        self.parking = ParkingQueues(self.eligibility, self.group_map.order_key)
         self.ignored_settles = IgnoredSettles(self.counters, self.log_event)
 
     # -- effects --
@@ -104,17 +90,6 @@ class LaneState(SharedFacts):
             group.window = self.first_window
             self.groups[key] = group
         return group
-
-    def add_resting(self, key: bytes, owner: Consumer, *, fresh: bool) -> None:
-        """A new group that has an owner, and of which nothing waits or is out. A new leader does this for a
-        million of them: the caller tells the pool when all are there."""
-        self.groups[key] = group = self._make_group(key, OWNED)
-        group.window = self.first_window
-        group.owner = owner
-        group.fresh = fresh
-        owner.groups[group] = None
-        for rested in self.signals.group_rested:
-            rested(group)
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:
         """Give a group to a consumer; its next message begins a new epoch."""
@@ -218,21 +193,6 @@ class LaneState(SharedFacts):
                     inbound.enlist(source)
 
     # -- messages --
-
-    def dead_letter(self, message: Original, reason: str) -> None:
-        """Send this message to the dead queue. No consumer has it now. If its original is not here yet, that
-        waits until it is (G-7)."""
-        if not message.is_here:
-            self.absent.failed_before_its_return(message, reason)
-            return
-        message.become(MessageState.ENDING)
-        self.leave_wait(message)
-        self.ending[message] = reason
-        self.effects.records.append(ended_entry(message, reason))
-        self.effects.actions.append(DeadLetter(message, reason))
-        self.counters["dead_lettered"] += 1
-        facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
-        self.warn_message(message, "message_dead_lettered", **facts)
 
     def leave_wait(self, message: Original) -> None:
         """It waits no more: no entry of it has to be met again, and it is not to be tried alone."""

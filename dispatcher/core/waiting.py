@@ -18,6 +18,11 @@ def group_of(state: LaneState, message: Original) -> Group | None:
     return message.group
 
 
+def waits_here(message: Original) -> bool:
+    """It waits in a backlog or among those without a group, and is not on its way to another queue."""
+    return message.state is WAITING and message.relocation is None
+
+
 def backlog_of(state: LaneState, message: Original) -> Backlog | None:
     """Where it waits; None: among those without a group, or on its way to another queue."""
     if message.relocation is not None:

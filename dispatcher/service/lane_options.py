@@ -14,8 +14,8 @@ from dispatcher.core.options import (
     GroupWindow,
     KnownWork,
     LaneOptions,
+    policy,
 )
-from dispatcher.core.placement import policy
 from dispatcher.settings import (
     ExhaustedAct,
     LaneSettings,

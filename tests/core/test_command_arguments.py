@@ -9,9 +9,8 @@ import pytest
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import CommandReceived
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.orders import LogEvent, Reply
-from dispatcher.core.placement import policy
 
 NOW_MS = 1_700_000_000_000
 

@@ -10,9 +10,8 @@ from dispatcher.core.events import MessagesArrived, RedeliveriesEnded
 from dispatcher.core.inbound import Inbound
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.orders import SetWindow
-from dispatcher.core.placement import policy
 
 KIB, MIB = 1 << 10, 1 << 20
 FIRST = 16

@@ -11,8 +11,7 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.errors import NumbersBehind

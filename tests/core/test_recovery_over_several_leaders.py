@@ -6,9 +6,8 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.orders import AckInbound
-from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow
 from tests.spec.lane_bench import clause

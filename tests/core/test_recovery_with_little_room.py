@@ -9,9 +9,8 @@ from dispatcher.core.events import MessagesArrived, PingRouted, QueueReturned, R
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.liveness import RETURN_GRACE_MS_MIN
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.orders import PublishMarker, SendCopy, SetWindow
-from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.wire.protocol import Join, Marker, Settle

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from dispatcher.core.placement import policy
+from dispatcher.core.options import policy
 from tests.core.world import World, world
 from tests.spec.lane_bench import clause
 

@@ -24,7 +24,7 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.orders import (
     AckInbound,
     Action,
@@ -35,7 +35,6 @@ from dispatcher.core.orders import (
     SendNotice,
     SetWindow,
 )
-from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched, OpenEntry, Record
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import TYPE_PING, Leave, Marker, Settle

@@ -13,8 +13,7 @@ from dispatcher.amqp.events import ChannelClosed, Delivery, Fetched
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.queue_ids import FIRST_INBOUND
 from dispatcher.errors import DeliveredAgain
 from dispatcher.nodes.servers import PrivateServers

@@ -20,8 +20,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.cli import app
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.errors import ConfigurationError
 from dispatcher.service.inbound_feed import InboundFeed, open_inbound
 from tests.amqp.samples import EVERY_TYPE, field, long

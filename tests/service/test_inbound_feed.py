@@ -14,8 +14,7 @@ from dispatcher.amqp.link import Link
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Consumer
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.service.inbound_feed import (
     FIRST_WINDOW,

@@ -14,8 +14,7 @@ from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.errors import ChannelRefused
 from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.service.witness import Witness

@@ -12,9 +12,8 @@ from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import MessagesArrived, PingRouted, PublishersBlocked, RedeliveriesEnded
 from dispatcher.core.lane import Lane
 from dispatcher.core.model import Original
-from dispatcher.core.options import GroupWindow, LaneOptions
+from dispatcher.core.options import GroupWindow, LaneOptions, policy
 from dispatcher.core.orders import SendCopy, SendNotice
-from dispatcher.core.placement import policy
 from dispatcher.core.records import DeadLetterPending, Dispatched, OpenEntry, SettledEntries
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.errors import NumbersBehind

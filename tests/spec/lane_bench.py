@@ -21,7 +21,7 @@ from dispatcher.core.membership.ack_timeout import EVERYBODY
 from dispatcher.core.model import Original
 from dispatcher.core.operations.events import BarrierMark
 from dispatcher.core.operations.orders import PublishBarrier
-from dispatcher.core.options import LaneOptions
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.orders import (
     AckInbound,
     DeadLetter,
@@ -31,7 +31,6 @@ from dispatcher.core.orders import (
     SendCopy,
     SendNotice,
 )
-from dispatcher.core.placement import policy
 from dispatcher.core.records import Dispatched
 from dispatcher.core.views.views import Views
 from dispatcher.wire.protocol import FailedMessage, InHand, Join, Leave, Marker, Settle

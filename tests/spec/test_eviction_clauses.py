@@ -12,8 +12,8 @@ from dispatcher.core.events import CommandReceived, PublishersBlocked, QueueRetu
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.lane import Lane
 from dispatcher.core.membership.ack_timeout import ARRIVALS_MAX, AckTimeout
+from dispatcher.core.options import policy
 from dispatcher.core.orders import LogEvent, PublishMarker, Reply
-from dispatcher.core.placement import policy
 from dispatcher.core.state import LaneOptions
 from dispatcher.core.tables import IncarnationRow
 from dispatcher.core.views.views import Views

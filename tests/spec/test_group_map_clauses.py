@@ -12,8 +12,7 @@ import pytest
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from tests.spec.lane_bench import LaneBench, clause, names
 

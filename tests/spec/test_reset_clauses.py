@@ -8,8 +8,7 @@ from dispatcher.core.bounds import STALE_OWNERS_PER_STEP
 from dispatcher.core.effects import Snapshot
 from dispatcher.core.events import PingRouted, RedeliveriesEnded
 from dispatcher.core.lane import Lane
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.records import OpenEntry
 from dispatcher.core.tables import IncarnationRow, OwnerRow
 from dispatcher.wire.protocol import Settle

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher.core.optional.sequence_numbers import TELL_EVERY_MS
-from dispatcher.core.options import LaneOptions
-from dispatcher.core.placement import policy
+from dispatcher.core.options import LaneOptions, policy
 from dispatcher.core.views.views import Views
 from tests.spec.flag_bench import says
 from tests.spec.lane_bench import LaneBench, clause, names

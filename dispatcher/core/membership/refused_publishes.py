@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.core.events import CopyRefused, DeadLetterRefused
+from dispatcher.core.dead_letters import dead_letter
+from dispatcher.core.events import CopyRefused
 from dispatcher.core.feature import Feature, Handler
-from dispatcher.core.model import Consumer, Group, MessageState, Original
+from dispatcher.core.model import Consumer, Group, Original
 from dispatcher.core.recovery.resending import Resending
 from dispatcher.core.settlement import Settlement
 from dispatcher.core.state import LaneState
@@ -25,7 +26,7 @@ class RefusedPublishes(Feature):
         self._resending = resending
 
     def events(self) -> Mapping[type, Handler]:
-        return {CopyRefused: self.copy_refused, DeadLetterRefused: self.dead_letter_refused}
+        return {CopyRefused: self.copy_refused}
 
     def copy_refused(self, event: CopyRefused) -> None:
         """Withdraw a copy from its consumer; its followers go on under a new epoch.
@@ -42,7 +43,7 @@ class RefusedPublishes(Feature):
         self._state.counters["unpublishable"] += 1
         del consumer.in_flight[message.seq]
         self._settlement.no_longer_has(consumer, message)
-        self._state.dead_letter(message, f"unpublishable: {event.problem}")
+        dead_letter(self._state, message, f"unpublishable: {event.problem}")
         self._state.refresh_credit(consumer)
         if group is not None:
             self._renumber(group, consumer, followers, first=message.first)
@@ -55,12 +56,6 @@ class RefusedPublishes(Feature):
         elif group.owner is consumer:
             group.epoch = 0
             group.fresh |= first
-
-    def dead_letter_refused(self, event: DeadLetterRefused) -> None:
-        """It stays in its inbound queue, unacknowledged; the edge tries again now and then."""
-        message = event.message
-        if message.state is MessageState.ENDING:
-            self._state.undeliverable[message] = event.problem
 
 
 def _followers(consumer: Consumer, message: Original) -> list[Original]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dispatcher.core.consumer_life import ConsumerState
+from dispatcher.core.dead_letters import dead_letter
 from dispatcher.core.membership.evictions import ending_of
 from dispatcher.core.membership.rows import commit_incarnation
-from dispatcher.core.model import Backlog, Consumer, Group, GroupState, MessageState, Original
+from dispatcher.core.model import OWNED, Backlog, Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.ownership import change_owner, disown, drain, stop_incoming
+from dispatcher.core.ownership import change_owner, disown, drain, retarget
 from dispatcher.core.records import IncarnationEnded
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import put_back, wait_again
@@ -34,7 +35,7 @@ class Revocation:
         groups, messages = len(consumer.groups), len(consumer.in_flight)
         state.log_event("consumer_taken_back", consumer=consumer.id, groups=groups, messages=messages)
         touched = self._return_messages(consumer, *self._find_killer(consumer))
-        stop_incoming(state, consumer)
+        _stop_incoming(state, consumer)
         for group in list(consumer.groups):
             if group.in_flight:  # another incarnation still has some: wait for it
                 drain(state, group, group.target)
@@ -80,7 +81,7 @@ class Revocation:
             if message.is_here:
                 state.inbounds[message.inbound].count_back()
             if message is killer:
-                state.dead_letter(message, why)
+                dead_letter(state, message, why)
                 continue
             if not message.is_here:
                 not_back.append(message)
@@ -106,9 +107,23 @@ class Revocation:
 def vacate(state: LaneState, consumer: Consumer) -> None:
     """Give it nothing more: each of its groups goes to another consumer once none of its messages is in
     flight."""
-    stop_incoming(state, consumer)
+    _stop_incoming(state, consumer)
     for group in list(consumer.groups):
         if not group.in_flight:
             change_owner(state, group)
         elif group.state is GroupState.OWNED:
             drain(state, group)
+
+
+def _stop_incoming(state: LaneState, consumer: Consumer) -> None:
+    """No group goes to this consumer, which has ended or leaves: each stays at its owner, if that stays."""
+    for group in list(consumer.incoming):
+        retarget(state, group, None)
+        owner = group.owner
+        if owner is None or not owner.stays or group.pin not in (None, owner.id):
+            continue
+        if sum(message.group is group for message in owner.in_flight.values()) == group.in_flight:
+            group.become(OWNED)
+            state.commit_owner(group)
+            state.relist_backlogs(group)
+            state.rested(group)

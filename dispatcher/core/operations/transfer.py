@@ -20,7 +20,7 @@ from dispatcher.core.operations.orders import SendTransfer
 from dispatcher.core.operators.stopped_groups import ended_by_others
 from dispatcher.core.records import Discharged
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import backlog_of, forget_if_empty, put_in_front, wait_again
+from dispatcher.core.waiting import backlog_of, forget_if_empty, put_in_front, wait_again, waits_here
 
 #: Published to a target and not yet answered: enough for the disk to be busy, and few enough that dispatches,
 #: which share the connection with them, don't wait. The first one goes alone.
@@ -34,7 +34,7 @@ class Transfers:
     def __init__(self, state: LaneState) -> None:
         self._state = state
         self._held: set[Group] = set()  # groups whose operation sends them away: nothing else of them moves
-        state.eligibility.flag_checks[HoldKind.TRANSFERRING] = self._holds
+        state.eligibility.flag_holds[HoldKind.TRANSFERRING] = self._holds
         state.signals.busy.append(self._holds)
         self._gone: Callable[[Operation, Original], None] = self._settled  # see DeliveryPass
 
@@ -85,7 +85,7 @@ class Transfers:
         size = sum(message.size for message in operation.out)
         while operation.scope and self._has_room(operation, size):
             message = operation.scope.popleft()
-            if message.waits_here:  # else it has expired
+            if waits_here(message):  # else it has expired
                 self._send(operation, message)
                 size += message.size
         return not (operation.out or operation.scope)

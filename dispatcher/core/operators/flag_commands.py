@@ -21,6 +21,7 @@ from dispatcher.core.operators.flags import (
     SHOWN_AS,
     add_flag_rows,
     flag_facts,
+    is_in_transition,
     is_paused,
     load_flags,
     pause_row,
@@ -30,7 +31,7 @@ from dispatcher.core.operators.flags import (
     waits_for_pin,
 )
 from dispatcher.core.operators.rebalance import NoSuchGroup, known, not_settled
-from dispatcher.core.ownership import drain, is_in_transition, nothing_in_flight
+from dispatcher.core.ownership import change_owner, drain
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.core.wording import since
@@ -47,7 +48,7 @@ class Flags(Feature):
 
     def __init__(self, state: LaneState, rows: dict[bytes, Row], commands: Commands) -> None:
         self._state = state
-        state.eligibility.flag_checks |= {HoldKind.PAUSED: is_paused, HoldKind.PIN_ABSENT: waits_for_pin}
+        state.eligibility.flag_holds |= {HoldKind.PAUSED: is_paused, HoldKind.PIN_ABSENT: waits_for_pin}
         state.explanation.flag_facts.append(flag_facts)
         state.explanation.shown_as |= SHOWN_AS
         state.explanation.sentences |= SENTENCES | {HoldKind.LANE_PAUSED: _lane_paused}
@@ -187,7 +188,7 @@ class Flags(Feature):
         else:
             drain(state, group)
         if not group.in_flight:
-            nothing_in_flight(state, group)
+            change_owner(state, group)
 
     # -- consumers --
 

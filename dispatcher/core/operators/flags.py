@@ -117,7 +117,12 @@ SENTENCES: Final[dict[HoldKind, Callable[[Facts], str]]] = {
 
 def awaits_operator(state: LaneState, group: Group) -> bool:
     """Nothing of it goes before an operator acts, or its consumer comes: its messages need not be here."""
-    return state.eligibility.flag_held_by(group) not in (None, HoldKind.DECIDED)
+    return state.eligibility.flag_holds.first(group) not in (None, HoldKind.DECIDED)
+
+
+def is_in_transition(group: Group) -> bool:
+    """It changes its owner, or who has messages of it is not known yet: it can't be given to another one."""
+    return group.state in (GroupState.DRAINING, GroupState.RECOVERING)
 
 
 def is_movable(group: Group) -> bool:

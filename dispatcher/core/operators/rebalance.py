@@ -11,10 +11,10 @@ from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument, group_argument
-from dispatcher.core.operators.flags import is_movable, operation_on
+from dispatcher.core.operators.flags import is_in_transition, is_movable, operation_on
 from dispatcher.core.operators.quiescing import Quiescing
 from dispatcher.core.operators.reset_owners import OwnerReset
-from dispatcher.core.ownership import close, drain, is_in_transition, nothing_in_flight, release
+from dispatcher.core.ownership import change_owner, close, drain, release
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
 from dispatcher.errors import CommandRefused
@@ -198,7 +198,7 @@ class Rebalance(Feature):
         drain(self._state, group, target)
         self._state.effects.owners[group.id] = OwnerRow(target.number, 0)
         if not group.in_flight:
-            nothing_in_flight(self._state, group)
+            change_owner(self._state, group)
 
     def _move_now(self, move: Reassignment) -> None:
         """Messages in flight stay where they are: two consumers may work on the group (A14)."""

@@ -10,9 +10,8 @@ from dispatcher.core.consumer_life import ConsumerState
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.operators.commands import Arguments, Commands, argument
-from dispatcher.core.operators.flags import operation_on
+from dispatcher.core.operators.flags import is_in_transition, operation_on
 from dispatcher.core.operators.rebalance import MOVES_SHOWN, Reassignment, Rebalance, describe
-from dispatcher.core.ownership import is_in_transition
 from dispatcher.core.state import LaneState
 from dispatcher.errors import CommandRefused
 from dispatcher.wire.group_text import format_group, parse_group

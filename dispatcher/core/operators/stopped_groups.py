@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
+from dispatcher.core.dead_letters import dead_letter
 from dispatcher.core.entries import ended_entry, open_entry
 from dispatcher.core.feature import Feature
 from dispatcher.core.holds import FLAG_HOLDS, HoldKind
@@ -58,7 +59,7 @@ class Stops(Feature):
             state.signals.dispatched.append(self._one_is_out)
             state.eligibility.one_at_a_time = True
         state.on_hold |= dict.fromkeys(FLAG_HOLDS, self._look_at)
-        state.eligibility.flag_checks |= {HoldKind.STOPPED: is_undecided, HoldKind.DECIDED: has_decision}
+        state.eligibility.flag_holds |= {HoldKind.STOPPED: is_undecided, HoldKind.DECIDED: has_decision}
         state.signals.busy.append(has_decision)
         state.explanation.flag_facts.append(stop_facts)
         state.explanation.sentences |= {
@@ -160,7 +161,7 @@ class Stops(Feature):
         if message is not None:  # else it has expired, or others deleted it
             message.calls = stop.calls
             if stop.decision == "skip":
-                self._state.dead_letter(message, stop.reason)
+                dead_letter(self._state, message, stop.reason)
             else:
                 self._drop(message)
         self._goes_on(group, stop.decision)

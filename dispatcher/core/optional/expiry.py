@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.core.dead_letters import dead_letter
 from dispatcher.core.feature import Feature
 from dispatcher.core.state import LaneState
 from dispatcher.core.waiting import waits_no_more
@@ -24,7 +25,7 @@ class Expiry(Feature):
         if state.lane_holds.consumers_asked:
             return
         for message in state.deadlines.due(state.now_ms):
-            state.dead_letter(message, REASON_EXPIRED)
+            dead_letter(state, message, REASON_EXPIRED)
             waits_no_more(state, message)
             state.counters["expired"] += 1
 

@@ -29,7 +29,7 @@ from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import Consumer, Group, GroupState, MessageState, Original
 from dispatcher.core.rare_facts import NO_DEATH
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import backlog_of, head_changed
+from dispatcher.core.waiting import backlog_of, head_changed, waits_here
 from dispatcher.core.wording import begin, counted, named, times
 from dispatcher.wire.protocol import Begun, Heartbeat, Settle
 
@@ -256,7 +256,7 @@ class Suspects(Feature):
 
     def _may_go(self, message: Original) -> bool:
         """It waits, it is the first of its group, and nothing keeps that back."""
-        if not (message.waits_here and message.is_here):
+        if not (waits_here(message) and message.is_here):
             return False
         backlog = backlog_of(self._state, message)
         if backlog is None:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from dispatcher.core.feature import Feature
 from dispatcher.core.model import Consumer, Group, GroupState
 from dispatcher.core.options import LaneOptions
-from dispatcher.core.ownership import drain, nothing_in_flight
+from dispatcher.core.ownership import change_owner, drain
 from dispatcher.core.state import LaneState
 from dispatcher.wire.group_text import format_group
 
@@ -147,7 +147,7 @@ class WorkStealing(Feature):
         del self._waits[group]
         self._taken[group] = _Taken(state.now_ms, owner.id)
         drain(state, group, taker)
-        nothing_in_flight(state, group)
+        change_owner(state, group)
         state.counters["groups_stolen"] += 1
         state.log_event(
             "group_stolen", group=format_group(group.id), consumer=taker.id, former=owner.id,

@@ -43,7 +43,7 @@ from dispatcher.core.parking.reparking import Reparking
 from dispatcher.core.queue_ids import FIRST_INBOUND, QueueId, parking_id
 from dispatcher.core.records import Record
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import forget_if_empty, group_of, leave_ungrouped, waits_since_ms
+from dispatcher.core.waiting import forget_if_empty, group_of, leave_ungrouped, waits_here, waits_since_ms
 
 #: When a look-ahead is full of blocked messages for this time, messages behind it could go.
 BLOCKED_MS: Final = 20
@@ -264,7 +264,7 @@ class Parking(Feature):
             stuck = full and not queue.at_end and queue.is_wanted(state.pool)
             queue.blocked_since_ms = self._since(queue.blocked_since_ms, stuck)
             if self._is_due(queue.blocked_since_ms):
-                waits = (m for m in queue.here.values() if m.waits_here)
+                waits = (m for m in queue.here.values() if waits_here(m))
                 queue.blocked_since_ms = self._park_largest(waits)
         return freed
 
@@ -302,7 +302,7 @@ class Parking(Feature):
 
     @staticmethod
     def _waits_in(inbound: Inbound, message: Original) -> bool:
-        return message.waits_here and message.queue == inbound.index
+        return waits_here(message) and message.queue == inbound.index
 
     def _park_largest(self, messages: Iterable[Original]) -> int | None:
         """Park all groups of the consumer that most of these messages wait for. They go on until there is a

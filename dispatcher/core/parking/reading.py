@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from dispatcher.core.arrivals import Arrivals
+from dispatcher.core.dead_letters import dead_letter
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.holds import HoldKind
 from dispatcher.core.model import Backlog, Group, Original
@@ -17,7 +18,7 @@ from dispatcher.core.parking.orders import GiveBack, OpenParkingQueue, ReadParki
 from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.recovery.pending_redeliveries import PendingRedeliveries
 from dispatcher.core.state import LaneState
-from dispatcher.core.waiting import backlog_of, group_of, head_changed, leave_ungrouped
+from dispatcher.core.waiting import backlog_of, group_of, head_changed, leave_ungrouped, waits_here
 
 #: Messages fetched at a time: each is a request of its own, and one that is fetched for nothing is held.
 READ_MAX: Final = 100
@@ -144,7 +145,7 @@ class ParkedReading(Feature):
         for delivered in state.signals.delivered:
             delivered(message)
         if message.refusal is not None:
-            state.dead_letter(message, message.refusal)
+            dead_letter(state, message, message.refusal)
         else:
             self._arrivals.file(message)
 
@@ -198,7 +199,7 @@ class ParkedReading(Feature):
         tags = []
         stay = self._in_front(queue)
         for message in list(queue.here.values()):
-            if not message.waits_here or message in stay or not self._returns_in_order(queue, message):
+            if not waits_here(message) or message in stay or not self._returns_in_order(queue, message):
                 continue
             returned.add(message)
             tags.append(message.tag)
@@ -215,7 +216,7 @@ class ParkedReading(Feature):
         """Messages that wait here before a newer one from another queue: that one stays here, and must not
         pass them. It went directly to the consumer that had them, before its group was parked again."""
         stay: set[Original] = set()
-        lines = {backlog_of(self._state, m): None for m in queue.here.values() if m.waits_here}
+        lines = {backlog_of(self._state, m): None for m in queue.here.values() if waits_here(m)}
         for line in lines:
             before: list[Original] = []
             for message in line.messages if line is not None else ():
@@ -233,7 +234,7 @@ class ParkedReading(Feature):
         group = group_of(self._state, message)
         return (
             group is not None
-            and self._state.eligibility.flag_held_by(group) is not HoldKind.TRANSFERRING
+            and self._state.eligibility.flag_holds.first(group) is not HoldKind.TRANSFERRING
             and self._state.parking.route(group)[-1:] == (queue.index,)
         )
 

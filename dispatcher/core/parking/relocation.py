@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from dispatcher.core.dead_letters import dead_letter
 from dispatcher.core.feature import Feature, Handler
 from dispatcher.core.model import MessageState, Original
 from dispatcher.core.parking.events import RelocationConfirmed, RelocationImpossible, RelocationRefused
@@ -169,7 +170,7 @@ class Relocations(Feature):
         queue.relocating.pop(relocation.copy, None)
         message.relocation = None
         self._state.counters["unpublishable"] += 1
-        self._state.dead_letter(message, f"unpublishable: {event.problem}")
+        dead_letter(self._state, message, f"unpublishable: {event.problem}")
         self._take_confirmed(queue)
 
     def _answered(self, message: Original) -> None:

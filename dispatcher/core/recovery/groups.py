@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dispatcher.core.holds import Facts, HoldKind
 from dispatcher.core.model import OWNED, Consumer, Group, GroupState, MessageState, Original
-from dispatcher.core.ownership import close, drain, next_owner, release, retarget
+from dispatcher.core.ownership import close, drain, release, retarget
 from dispatcher.core.recovery.resending import Resending
 from dispatcher.core.state import LaneState
 from dispatcher.core.tables import OwnerRow
@@ -61,10 +61,19 @@ class GroupRecovery:
             elif group_id in state.groups:
                 self._hold(state.groups[group_id], owner, OWNED, fresh=epoch == 0)
             else:
-                state.add_resting(group_id, owner, fresh=epoch == 0)
+                self._add_resting(group_id, owner, fresh=epoch == 0)
         state.epoch_counter = epoch_max
         for consumer in usable.values():
             state.pool.level_changed(consumer)
+
+    def _add_resting(self, key: bytes, owner: Consumer, *, fresh: bool) -> None:
+        """A new group that has an owner, and of which nothing waits or is out. There may be a million of
+        them: the caller tells the pool when all are there."""
+        group = self._state.group_of_key(key, OWNED)
+        group.owner = owner
+        group.fresh = fresh
+        owner.groups[group] = None
+        self._state.rested(group)
 
     def owners(self) -> dict[bytes, Consumer]:
         """The owners of RECOVERING groups, as far as they are known."""
@@ -101,7 +110,7 @@ class GroupRecovery:
     def _interrupt(self, group: Group) -> None:
         """A group that went on already: a consumer told us of a message that we did not know of."""
         state = self._state
-        owner = next_owner(group)
+        owner = _next_owner(group)
         if owner is not None:
             self._owners[group.id] = owner
         if group.owner is not None:
@@ -226,6 +235,11 @@ class GroupRecovery:
 def _sentence(facts: Facts) -> str:
     have = "has" if facts["unresolved"] == 1 else "have"
     return f"Recovering: {facts['unresolved']} of its messages {have} not come back from RabbitMQ yet."
+
+
+def _next_owner(group: Group) -> Consumer | None:
+    """Who has the group, or gets it once it is drained."""
+    return group.target if group.state is GroupState.DRAINING else group.owner
 
 
 def _number(message: Original) -> tuple[int, int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dispatcher.core.model import Consumer, MessageState, Original
 from dispatcher.core.notices import send_notice
 from dispatcher.core.ordered import OrderedSet
-from dispatcher.core.ownership import nothing_in_flight
 from dispatcher.core.records import Vanished
 from dispatcher.core.recovery.copies import Copies
+from dispatcher.core.settlement import nothing_in_flight
 from dispatcher.core.state import LaneState
 from dispatcher.wire.protocol import TYPE_REJOIN
 

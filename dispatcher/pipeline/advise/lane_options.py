@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dispatcher.core.options import Cost, GroupWindow, LaneOptions
-from dispatcher.core.placement import Policy, policy
+from dispatcher.core.options import Cost, GroupWindow, LaneOptions, Policy, policy
 from dispatcher.pipeline.advise.traffic import Scenario, Traffic
 
 #: As a policy: the lane's own, with group ids that mean nothing (`group_map: none`).

@@ -16,6 +16,7 @@ from dispatcher.core.lane import Lane
 from dispatcher.core.model import Group
 from dispatcher.core.parking.policy import STANDING_PART, Parking
 from dispatcher.core.queue_ids import parking_id
+from dispatcher.core.waiting import waits_here
 from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.world import World
 
@@ -97,7 +98,7 @@ def _could_be_parked(lane: Lane, inbound: Inbound, *, standing: bool = False) ->
     if not names or last in state.parking or state.parking.rests(last, state.now_ms):
         return 0
     return sum(
-        sum(m.waits_here and not m.is_parked for m in backlog.messages)
+        sum(waits_here(m) and not m.is_parked for m in backlog.messages)
         for group in state.groups.values()
         if _may_be_parked(lane, group) and (not standing or _stands_still(lane, group))
         for backlog in [(group.backlogs or {}).get(inbound.index)] if backlog is not None

@@ -59,7 +59,7 @@ def lane_never_goes_on_after_a_rebalance(lane: Any, session: Any, store: Any) ->
 @planted("why", seed=39)
 def stopped_is_called_paused(lane: Any, session: Any, store: Any) -> None:
     """A group that has stopped at a message is reported as paused by an operator."""
-    checks = lane.state.eligibility.flag_checks
+    checks = lane.state.eligibility.flag_holds
     is_stopped, is_paused = checks.pop(HoldKind.STOPPED), checks[HoldKind.PAUSED]
     checks[HoldKind.PAUSED] = lambda group: is_stopped(group) or is_paused(group)
 
