@@ -30,7 +30,7 @@ every `for … in signals…` at first: features listen there.
                   consumer is in their base classes, in `rare_facts` and `consumer_life`; what only one
                   remembers of a consumer is in a class of its own (`ConsumerLife.note`).
 2. `placement`    the pool of consumers with free capacity, which picks one for a group without an owner or
-                  a message without a group.
+                  a message without a group. (`options.Policy` says what the flags of a policy mean.)
 3. `inbound`      the inbound queues, and what each offers to the delivery pass: a source for the groups of
                   each consumer (that class is in `model`), one for groups without an owner, one for messages
                   without a group.

@@ -30,7 +30,7 @@ def dead_letter(state: LaneState, message: Original, reason: str) -> None:
 
 
 class DeadLetters(Feature):
-    """Ends messages whose copy is in the dead queue."""
+    """Ends messages whose copy is in the dead queue, and keeps in sight what that does not take (D-8)."""
 
     def __init__(self, state: LaneState) -> None:
         self._state = state

@@ -45,6 +45,7 @@ from dispatcher.core.optional.start_gate import StartGate
 from dispatcher.core.optional.work_stealing import WorkStealing
 from dispatcher.core.parking.parked_entries import ParkedEntries
 from dispatcher.core.parking.policy import Parking
+from dispatcher.core.parking.queue import ParkingQueues
 from dispatcher.core.parking.reading import ParkedReading
 from dispatcher.core.parking.relocation import Relocations
 from dispatcher.core.prefetch_window import PrefetchWindows
@@ -59,6 +60,7 @@ from dispatcher.core.views.hot_group import HotGroupWatch
 def make_features(state: LaneState, snapshot: Snapshot, delivery: DeliveryPass) -> list[Feature]:
     """The features of this lane; LaneState gets to know all of them."""
     options, commands = state.options, Commands(state, snapshot.commands)
+    state.parking = ParkingQueues(state.eligibility, state.group_map.order_key)  # most of the others ask it
     entries = ParkedEntries(state)
     recovery = Recovery(state, entries)
     settlement, arrivals = Settlement(state), Arrivals(state)

@@ -58,7 +58,7 @@ class HoldKind(StrEnum):
     PARKING_UNAVAILABLE = "parking_unavailable"
 
 
-#: How what operators have set or ordered holds a group, or what they have to decide.
+#: How what operators have set or ordered holds a group, or what they have to decide. The first is the answer.
 FLAG_HOLDS: Final = (
     HoldKind.TRANSFERRING, HoldKind.STOPPED, HoldKind.PAUSED, HoldKind.PIN_ABSENT, HoldKind.DECIDED
 )  # fmt: skip
@@ -87,7 +87,7 @@ class FlagHolds(dict[HoldKind, Callable[[Group], bool]]):
     """For each of FLAG_HOLDS that the lane may have, whether it holds a group."""
 
     def first(self, group: Group) -> HoldKind | None:
-        """The first one in FLAG_HOLDS that keeps the group back, and messages of it that will come."""
+        """The first one in FLAG_HOLDS that holds the group: what waits of it, and what will come."""
         return next((kind for kind in FLAG_HOLDS if kind in self and self[kind](group)), None)
 
 

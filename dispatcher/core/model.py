@@ -13,7 +13,7 @@ them has met its original again.
 A *consumer* is one incarnation: one life of a consuming process, from its join to its end. Its states are
 in `consumer_life`: LIVE is the one that matters here.
 
-What a capability remembers of a message, a group or a consumer is in the base classes.
+What a capability remembers of a message, a group or a consumer is mostly in the base classes.
 """
 
 from __future__ import annotations

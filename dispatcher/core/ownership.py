@@ -41,7 +41,7 @@ def retarget(state: LaneState, group: Group, target: Consumer | None) -> None:
 
 
 def change_owner(state: LaneState, group: Group) -> None:
-    """Nothing of it is in flight: it gets its next owner, or becomes free."""
+    """Nothing of this DRAINING or BATCHED group is in flight: it gets its next owner, or becomes free."""
     target = group.target
     release(state, group)
     if target is not None and target.stays:

@@ -1,4 +1,4 @@
-"""What capabilities remember of a message or a group, if they must, and ask it for."""
+"""What capabilities remember of a message or a group, and what they ask of it."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class RareFacts:
 
 
 class RareGroupFacts:
-    """The same of a group."""
+    """Most groups never have another value of these."""
 
     __slots__ = ("__dict__",)  # made only for a group that has one of them
 
-    flags: Any
+    flags: Any  # it is in Group, and asked for here
     route: tuple[QueueId, ...] = ()  # parking queues that its messages pass, by rising index
     demand: Any = None  # who waits for its parked messages: parking/queue.py has the type
     unresolved = 0  # open entries whose original has not come back yet

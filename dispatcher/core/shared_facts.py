@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Feature)
 
 class SharedFacts(LaneLog):
     """The part of a lane's memory that features keep for each other. The spine uses only `absent`,
-    `counters`, `insert`, `suspects` and `undeliverable`."""
+    `counters`, `insert` and `suspects`."""
 
     parking: ParkingQueues  # empty in a lane that parks nothing
     absent: AbsentOriginals  # recovery: it knows the originals that are still to come back
@@ -32,7 +32,7 @@ class SharedFacts(LaneLog):
         self.by_number: dict[int, Consumer] = {}
         self.patience_from_ms = now_ms  # since when consumers could be heard
         self.stale_owners: deque[bytes] = deque()  # groups whose row in Redis names an ended incarnation
-        #: Messages that the broker doesn't take for the dead queue, and what it says.
+        #: Dead letters: messages that the broker doesn't take for the dead queue, and what it says.
         self.undeliverable: dict[Original, str] = {}
         # Operators
         self.groups_with_flags: OrderedSet[Group] = OrderedSet()  # operators have set or ordered something

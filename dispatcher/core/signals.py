@@ -1,7 +1,8 @@
 """What the spine tells the features of a lane: for each kind of news a list of listeners.
 
 A list is empty in a lane whose features don't need it, so it costs nothing there. Listeners are called in the
-order in which they were added, which is that of the lane's features. They change their own state only.
+order in which they were added, which is that of the lane's features. Most change their own state only. A few
+kinds are told by a feature.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class Signals:
     group_changed: list[GroupListener] = field(default_factory=list)
     #: A message of the group went out and filled its window, and nothing more of it waits here.
     window_filled: list[GroupListener] = field(default_factory=list)
-    #: The group has changed, its window is full, and more of its messages may wait elsewhere.
-    window_holds: list[GroupListener] = field(default_factory=list)
+    #: Parking tells this: the group has changed, its window is full, and more of its messages may be parked.
+    full_while_parked: list[GroupListener] = field(default_factory=list)
     #: One of its messages ended: it may be at rest now.
     group_rested: list[GroupListener] = field(default_factory=list)
     #: An incarnation is known from now on: it has joined, or Redis names it.

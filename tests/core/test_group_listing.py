@@ -9,7 +9,6 @@ import pytest
 
 from dispatcher.core.bounds import GROUPS_PER_PAGE_MAX
 from dispatcher.core.model import GroupState
-from dispatcher.core.operators.flags import SHOWN_AS
 from dispatcher.core.views.group_listing import GROUPS_RANKED_MAX, GroupListing
 from dispatcher.core.views.group_states import AskedState
 from dispatcher.core.views.views import Views
@@ -101,7 +100,8 @@ def test_a_listing_of_one_state() -> None:
 
 
 def test_every_state_of_a_group_may_be_asked_for() -> None:
-    assert {state.value for state in GroupState} | set(SHOWN_AS) | {AskedState.PARKED} == set(AskedState)
+    shown = set(blocked().lane.state.explanation.shown_as)
+    assert {state.value for state in GroupState} | shown == set(AskedState)
 
 
 def test_what_is_parked_counts_for_the_depth() -> None:

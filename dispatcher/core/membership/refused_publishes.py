@@ -18,7 +18,7 @@ from dispatcher.core.state import LaneState
 
 
 class RefusedPublishes(Feature):
-    """Ends what can't be published, and keeps in sight what not even the dead queue takes (D-8)."""
+    """Ends what can't be published."""
 
     def __init__(self, state: LaneState, settlement: Settlement, resending: Resending) -> None:
         self._state = state

@@ -91,7 +91,7 @@ class GroupWindows(Feature):
         self._confirmed = 0  # copies, since this leader's start
         self._sample: tuple[int, int] | None = None  # (confirmed copies, time) of the copy that is timed
         state.on_hold[HoldKind.WINDOW_FULL] = lambda group, _: self._is_full(group)
-        state.signals.window_holds.append(self._is_full)
+        state.signals.full_while_parked.append(self._is_full)
         state.signals.settling.append(self._settle)
         state.signals.goes_soon.append(self._goes_soon)
         state.signals.stands_still.append(self._stands_still)

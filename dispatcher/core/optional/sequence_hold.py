@@ -67,7 +67,7 @@ class SequenceHold(Feature):
 
     def _held_by(self, head: Original) -> HoldKind | None:
         """A message that could go otherwise has to wait for one before it."""
-        group_id, number = head.group_id, _place_of(head)
+        group_id, number = head.group_id, _place_unless_parked(head)
         if number is None or group_id is None:
             return None
         due = self._sequences.due(group_id)
@@ -108,7 +108,7 @@ class SequenceHold(Feature):
 
     def insert(self, backlog: Backlog, message: Original) -> None:
         """File a message before the waiting ones of its id that have larger numbers."""
-        waiting, number = backlog.messages, _place_of(message)
+        waiting, number = backlog.messages, _place_unless_parked(message)
         spot = len(waiting)
         if number is not None and self._sequences.waits_beside(message):
             for at in range(len(waiting) - 1, -1, -1):
@@ -177,8 +177,8 @@ def _handed_over(message: Original) -> tuple[int, int, int]:
     return -message.attempt, message.epoch, message.group_seq
 
 
-def _place_of(message: Original) -> int | None:
-    """As `place_of`; one that was parked stands where it came, too."""
+def _place_unless_parked(message: Original) -> int | None:
+    """As `place_of`; None for a parked message, too: it stays where it came."""
     return None if message.is_parked else place_of(message)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dispatcher.core.model import Group, Original
 from dispatcher.core.parking.journal_replay import ParkingReplay
 from dispatcher.core.parking.orders import Relocating
-from dispatcher.core.parking.queue import ParkingQueue, ParkingQueues
+from dispatcher.core.parking.queue import ParkingQueue
 from dispatcher.core.parking.relocation import forget_relocation, resume_relocation
 from dispatcher.core.queue_ids import is_parking
 from dispatcher.core.records import JournalEntry
@@ -24,7 +24,6 @@ class ParkedEntries:
 
     def __init__(self, state: LaneState) -> None:
         self._state = state
-        state.parking = ParkingQueues(state.eligibility, state.group_map.order_key)
         self.replay: ParkingReplay | None = None  # from its reading until all of it is loaded
         self._groups: set[bytes | None] = set()  # by key: the journal knows parked messages of theirs
 

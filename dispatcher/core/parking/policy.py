@@ -148,7 +148,7 @@ class Parking(Feature):
     def _group_changed(self, group: Group) -> None:
         parking = self._state.parking
         if group.in_flight >= group.window and parking.route(group):
-            for holds in self._state.signals.window_holds:
+            for holds in self._state.signals.full_while_parked:
                 holds(group)
         if group.route or group.demand:
             parking.refresh_demand(group)
