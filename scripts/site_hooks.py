@@ -1,4 +1,5 @@
-"""What MkDocs needs besides mkdocs.yml: references made from the code, and links that leave docs/."""
+"""What MkDocs needs besides mkdocs.yml: references made from the code, pictures of diagrams, and links that
+leave docs/."""
 
 from __future__ import annotations
 
@@ -48,13 +49,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for diagram in diagrams():
         path = diagram_path(diagram)
         if not (DOCS / path).exists():
-            (DOCS / path).write_text(drawn(diagram))
-            files.append(File(path, config.docs_dir, config.site_dir, use_directory_urls=False))
+            files.append(File.generated(config, path, content=drawn(diagram)))
     return files
 
 
 def diagrams() -> list[str]:
-    """Of all pages, each once. Their pictures are kept in the repository: each takes seconds to draw."""
+    """Of all pages, each once. Their pictures are kept in docs/, because each takes seconds to draw."""
     return sorted({diagram for page in DOCS.rglob("*.md") for diagram in DIAGRAM.findall(page.read_text())})
 
 
