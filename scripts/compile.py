@@ -65,11 +65,12 @@ _COPIED = (
 )  # fmt: skip
 
 
-def obstacle() -> str | None:
-    """Why nothing can be compiled on this machine; None: it can be."""
+def obstacle(compiler: str | None = None) -> str | None:
+    """Why nothing can be compiled on this machine, with this C compiler or that of this Python; None: it can
+    be."""
     if sys.implementation.name != "cpython":
         return f"{sys.implementation.name} is not CPython"
-    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[0]
+    compiler = compiler or shlex.split(sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         return f"there is no C compiler ({compiler})"
     headers = Path(sysconfig.get_path("include"))
@@ -123,7 +124,7 @@ def _compile_here(folder: Path, work: str, compiler: str | None) -> None:
     )  # fmt: skip
     if compiler is not None:
         os.environ |= {"CC": compiler, "LDSHARED": f"{compiler} -shared"}
-        for each in extensions:  # mypyc takes each compiler for gcc, and tcc warns of more
+        for each in extensions:  # mypyc passes it, and tcc warns of what gcc accepts
             each.extra_compile_args = [option for option in each.extra_compile_args if option != "-Werror"]
     command = build_ext(Distribution({"name": "dispatcher", "ext_modules": extensions}))
     command.inplace, command.build_temp, command.parallel = True, f"{work}/objects", os.cpu_count()
@@ -141,7 +142,7 @@ def main() -> None:
     if chosen.in_place is not None:
         _compile_here(folder, chosen.in_place, chosen.compiler)
         return
-    if (problem := obstacle()) is not None:
+    if (problem := obstacle(chosen.compiler)) is not None:
         sys.exit(f"compile: {problem}: install gcc, libc6-dev and python3-dev")
     copy_tree(folder)
     made = compile_tree(folder, compiler=chosen.compiler)
