@@ -28,7 +28,7 @@ from tests.chaos.fail_overs import WAYS
 from tests.chaos.faults import Faults
 from tests.chaos.going_on import STALL_AFTER_STOP_S, STALL_S, Limits
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.ledger_check import check_ledger
+from tests.chaos.ledger_check import Runner, as_program, check_ledger
 from tests.chaos.plan import CONCURRENT, HANDOVER, Plan
 from tests.chaos.report import Report, stamp
 from tests.chaos.stage import staged
@@ -51,8 +51,9 @@ THREADS = 100
 INTERRUPTED = 130
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], run_pipeline: Runner = as_program) -> int:
     options = _parsed(arguments)
+    options.run_pipeline = run_pipeline
     seed = random.randrange(2**31) if options.seed is None else options.seed
     console = Console(soft_wrap=True)
     console.print(f"seed: {seed}", highlight=False)
@@ -152,7 +153,7 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
         say("the last fault is over")
         verdict = await end_and_judge(stage, _limits(options))
     if ledger is not None:
-        checked = await asyncio.to_thread(check_ledger, ledger, folder)
+        checked = await asyncio.to_thread(check_ledger, ledger, folder, options.run_pipeline)
         say(f"the pipeline's verdict on the ledger: {checked.verdict}")
         verdict.problems += checked.problems
     report = Report(seed, plan, begun, faults.happened, verdict)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from typer.testing import CliRunner
-
 from bench.pipeline import by_duckdb
-from dispatcher.cli import app
+
+#: Runs `dispatcher` with these arguments; what it printed, and what it said of a failure.
+Runner = Callable[[list[str]], tuple[str, str]]
 
 
 class Checked(NamedTuple):
@@ -19,17 +22,22 @@ class Checked(NamedTuple):
     problems: list[str]
 
 
-def check_ledger(ledger: Path, folder: Path) -> Checked:
-    """Run the pipeline over it, with the Spark of this process if it has one; the report goes below `folder`.
+def as_program(arguments: list[str]) -> tuple[str, str]:
+    command = [sys.executable, "-m", "dispatcher", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    return run.stdout, run.stderr
+
+
+def check_ledger(ledger: Path, folder: Path, run: Runner = as_program) -> Checked:
+    """Run the pipeline over it; the report goes below `folder`.
 
     Its verdict is no problem of the run: the ledger does not say which servers were hurt, so a message that
     may be repeated after two failures at once looks like disorder there.
     """
     report, database = folder / "pipeline", folder / "duckdb"
-    command = ["pipeline", "run", "--input", str(ledger), "--output", str(report), "--json"]
-    run = CliRunner().invoke(app, command)
-    if not run.stdout:
-        return Checked("none", [f"the pipeline failed: {run.stderr[-2_000:]} {run.exception}"])
+    printed, said = run(["pipeline", "run", "--input", str(ledger), "--output", str(report), "--json"])
+    if not printed:
+        return Checked("none", [f"the pipeline failed: {said[-2_000:]}"])
     by_duckdb.make(ledger, database)
     wrong = by_duckdb.differences(report, database) + by_duckdb.violation_differences(report, database)
-    return Checked(json.loads(run.stdout)["verdict"], [f"the report of the ledger: {each}" for each in wrong])
+    return Checked(json.loads(printed)["verdict"], [f"the report of the ledger: {each}" for each in wrong])

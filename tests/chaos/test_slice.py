@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from dispatcher.cli import app
 from dispatcher.nodes.guard import descendants
 from tests.chaos.__main__ import main
 from tests.chaos.plan import ON_CLUSTER, STREAMS, Plan
@@ -51,7 +53,8 @@ RUNS_MAX = 3
 PROGRAM = [sys.executable, "-m", "tests.chaos"]
 Ended = subprocess.CompletedProcess[str]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(RUNS_MAX * (TIMEOUT_S + 30))]
+pytestmark = pytest.mark.slow
+held = pytest.mark.timeout(RUNS_MAX * (TIMEOUT_S + 30))
 
 
 def _arguments(folder: Path, seconds: float, seed: int, *more: str) -> list[str]:
@@ -70,10 +73,15 @@ def _as_program(arguments: list[str]) -> Ended:
     )
 
 
+def _with_warm_spark(arguments: list[str]) -> tuple[str, str]:
+    run = CliRunner().invoke(app, arguments)
+    return run.stdout, f"{run.stderr} {run.exception}"
+
+
 def _in_this_process(arguments: list[str]) -> Ended:
     """Whose Spark is warm: most of what the pipeline needs for few records is a start of Java."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = main(arguments)
+        code = main(arguments, run_pipeline=_with_warm_spark)
     return subprocess.CompletedProcess(arguments, code, printed.getvalue(), "")
 
 
@@ -104,6 +112,7 @@ def _held(
     raise AssertionError(f"{RUNS_MAX} runs without a verdict: {run.stdout}{run.stderr}")
 
 
+@held
 def test_everything_holds_for_a_while(spark: SparkSession, tmp_path: Path) -> None:
     more = ("--policy", "all", "--rate", str(RATE), "--ledger")
     printed, report, folder = _held(tmp_path, SECONDS, SEED, *more, play=_in_this_process)
@@ -117,6 +126,7 @@ def test_everything_holds_for_a_while(spark: SparkSession, tmp_path: Path) -> No
     assert (folder / "chaos.png").read_bytes().startswith(b"\x89PNG")
 
 
+@held
 def test_each_group_is_in_order_in_one_of_two_shards(tmp_path: Path) -> None:
     report = _held(tmp_path, SECONDS, SHARDS_SEED, "--policy", "shards", "--rate", str(RATE)).report
     assert list(report["lanes"]) == ["spread@1", "spread@2"]
@@ -125,6 +135,7 @@ def test_each_group_is_in_order_in_one_of_two_shards(tmp_path: Path) -> None:
     assert {"kill_leader", "stop_rabbitmq"} <= happened
 
 
+@held
 def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
     """How long lanes may stand still is asked with the limits of a machine that others use, too."""
     report = _held(

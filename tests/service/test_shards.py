@@ -108,7 +108,7 @@ async def private_bench(private_servers: PrivateServers) -> AsyncIterator[Bench]
 async def test_groups_have_the_same_shards_after_a_restart_of_rabbitmq(
     private_servers: PrivateServers, private_bench: Bench
 ) -> None:
-    """Also of another lane, which is started with one more shard then: producers are led to the kept ones."""
+    """A second lane gets one more shard after the restart: its producers are still led to those kept."""
     clause("S-3", "A group has the same shard before and after a restart of RabbitMQ")
     bench = private_bench
     async with bench_of(private_vhost(private_servers)) as other:
