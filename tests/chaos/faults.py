@@ -374,11 +374,12 @@ class Faults(Commands, Upkeep, RedisFaults):
 @contextlib.contextmanager
 def _silent(process: Process) -> Iterator[None]:
     """It can't answer meanwhile."""
-    since = time.monotonic()
+    since = process.silent_since = time.monotonic()
     try:
         yield
     finally:
         process.silent.append((since, time.monotonic()))
+        process.silent_since = None
 
 
 def _copied(source: Path, target: Path) -> None:

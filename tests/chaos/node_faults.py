@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from dispatcher.errors import DispatcherError
@@ -12,7 +12,7 @@ from dispatcher.nodes.local_cluster import ClusterNode, LocalCluster
 from tests.chaos.cluster import TICKTIME_S
 from tests.chaos.commands import Happened, picked
 from tests.chaos.lanes import LaneOnStage
-from tests.chaos.parts import NodeFault, Outage
+from tests.chaos.parts import NodeFault, Outage, Process
 from tests.chaos.plan import Fault
 from tests.chaos.proxies import Proxies
 from tests.chaos.stage import PREFIX, Stage
@@ -84,11 +84,11 @@ class NodeFaults:
         await self._last(fault)
 
     async def _stopped(self, node: ClusterNode, fault: Fault) -> None:
-        await asyncio.to_thread(node.stop)
+        await self.end_in_order(node, node.stop)
         await self._last(fault)
 
     async def _app_stopped(self, node: ClusterNode, fault: Fault) -> None:
-        await asyncio.to_thread(node.stop_app)
+        await self.end_in_order(node, node.stop_app)
         await self._last(fault)
         await asyncio.to_thread(node.start_app)
 
@@ -112,10 +112,19 @@ class NodeFaults:
             self._nothing_counts_since(since, node)
             await asyncio.to_thread(node.meet, others)
 
-    def _nothing_counts_since(self, since: float, node: ClusterNode) -> None:
-        """The others have given the node up, and with it the consumers that were connected to it."""
+    async def end_in_order(self, node: ClusterNode, end: Callable[[], None]) -> None:
+        """The node ends its clients' channels, and asks them to close their connections. Who stands still
+        does not hear that, and goes on later with what it has in hand."""
+        since = time.monotonic()
+        await asyncio.to_thread(end)
+        self._nothing_counts_since(since, node, [p for p in self._stage.consumers if p.was_silent(since)])
+
+    def _nothing_counts_since(
+        self, since: float, node: ClusterNode, consumers: Iterable[Process] | None = None
+    ) -> None:
+        """The others have given the node up, and with it these consumers, or all that were connected."""
         number = self._nodes().index(node)
-        for process in self._stage.consumers:
+        for process in self._stage.consumers if consumers is None else consumers:
             if isinstance(process.proxy, Proxies):
                 process.proxy.lost(number, since)
 

@@ -32,6 +32,7 @@ class Process:
     killed_at: float | None = None
     left_at: float | None = None
     silent: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
+    silent_since: float | None = None  # … and does so now
     stuck: bool = False  # it is well, and ends nothing
 
     @property
@@ -41,6 +42,10 @@ class Process:
     def ended_by_itself(self) -> bool:
         """Nobody has killed it or told it to stop, and it is gone."""
         return self.killed_at is None and self.left_at is None and not self.alive
+
+    def was_silent(self, since: float) -> bool:
+        """It, or its way to RabbitMQ, stood still at some time since then."""
+        return self.silent_since is not None or any(until >= since for _, until in self.silent)
 
     def kill(self) -> None:
         if self.alive:

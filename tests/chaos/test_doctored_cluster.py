@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +12,7 @@ from tests.chaos.cluster import ClusterServers
 from tests.chaos.doctored import LANE, ONE, THREE, TWO, Doctored, handled
 from tests.chaos.evidence import gather
 from tests.chaos.fail_overs import Proxied
+from tests.chaos.faults import Faults
 from tests.chaos.going_on import Limits
 from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.parts import NodeFault, Outage
@@ -62,6 +65,21 @@ def test_what_went_through_a_node_that_was_given_up_does_not_count(on_cluster: D
     assert not on_cluster.found(), "the node may have read its settle when it went on"
     on_cluster.write(on_cluster.a, ONE, TWO, begun.partition("ended")[0], "over 9.0 aaaa taken\n")
     assert on_cluster.found() == {"lost"}, "nobody has handled it so that it counts"
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_who_stands_still_does_not_hear_that_its_node_ends(
+    on_cluster: Doctored, *, is_silent: bool
+) -> None:
+    """RabbitMQ ends its channel at once, and waits for its answer before it ends the connection."""
+    servers, proxy = on_cluster.stage.cluster, on_cluster.a.proxy
+    assert isinstance(servers, ClusterServers)
+    if is_silent:
+        on_cluster.a.silent.append((0.0, time.monotonic() + 60.0))
+    node = servers.nodes[0]
+    await Faults(on_cluster.stage, print).end_in_order(node, node.stop)
+    (connection,) = proxy.connections
+    assert (connection.closed < math.inf) is is_silent
 
 
 @pytest.mark.parametrize(("name", "partitions", "is_found"), [

@@ -76,8 +76,8 @@ class Upkeep(NodeFaults):
 
     async def _upgrade(self, number: int, node: ClusterNode, fault: Fault, happened: Happened) -> None:
         since = time.monotonic()
-        await asyncio.to_thread(node.drain)
-        await asyncio.to_thread(node.stop)
+        await self.end_in_order(node, node.drain)
+        await self.end_in_order(node, node.stop)
         await self._last(fault)
         await self._come_back(node, happened)
         self._was_hurt("upgrade_node", number, since, time.monotonic())
