@@ -85,10 +85,12 @@ class LaneState(SharedFacts):
     def group_of_key(self, key: bytes, state: GroupState = FREE) -> Group:
         """The group of that key, made in that state when it is new."""
         group = self.groups.get(key)
-        if group is None:
-            group = self._make_group(key, state)
-            group.window = self.first_window
-            self.groups[key] = group
+        return self.new_group(key, state) if group is None else group
+
+    def new_group(self, key: bytes, state: GroupState) -> Group:
+        """The group of a key that has none yet."""
+        self.groups[key] = group = self._make_group(key, state)
+        group.window = self.first_window
         return group
 
     def assign(self, group: Group, consumer: Consumer, state: GroupState) -> None:

@@ -69,11 +69,12 @@ class GroupRecovery:
     def _add_resting(self, key: bytes, owner: Consumer, *, fresh: bool) -> None:
         """A new group that has an owner, and of which nothing waits or is out. There may be a million of
         them: the caller tells the pool when all are there."""
-        group = self._state.group_of_key(key, OWNED)
+        group = self._state.new_group(key, OWNED)
         group.owner = owner
         group.fresh = fresh
         owner.groups[group] = None
-        self._state.rested(group)
+        for rested in self._state.signals.group_rested:
+            rested(group)
 
     def owners(self) -> dict[bytes, Consumer]:
         """The owners of RECOVERING groups, as far as they are known."""
