@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shutil
 import signal
 import time
@@ -374,12 +375,13 @@ class Faults(Commands, Upkeep, RedisFaults):
 @contextlib.contextmanager
 def _silent(process: Process) -> Iterator[None]:
     """It can't answer meanwhile."""
-    since = process.silent_since = time.monotonic()
+    begun = (time.monotonic(), math.inf)
+    process.silent.append(begun)
     try:
         yield
     finally:
-        process.silent.append((since, time.monotonic()))
-        process.silent_since = None
+        process.silent.remove(begun)
+        process.silent.append((begun[0], time.monotonic()))
 
 
 def _copied(source: Path, target: Path) -> None:

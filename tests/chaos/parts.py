@@ -32,7 +32,6 @@ class Process:
     killed_at: float | None = None
     left_at: float | None = None
     silent: list[tuple[float, float]] = field(default_factory=list)  # it, or its way to RabbitMQ, stood still
-    silent_since: float | None = None  # … and does so now
     stuck: bool = False  # it is well, and ends nothing
 
     @property
@@ -45,7 +44,7 @@ class Process:
 
     def was_silent(self, since: float) -> bool:
         """It, or its way to RabbitMQ, stood still at some time since then."""
-        return self.silent_since is not None or any(until >= since for _, until in self.silent)
+        return any(until >= since for _, until in self.silent)
 
     def kill(self) -> None:
         if self.alive:
