@@ -87,7 +87,7 @@ class FlagHolds(dict[HoldKind, Callable[[Group], bool]]):
     """For each of FLAG_HOLDS that the lane may have, whether it holds a group."""
 
     def first(self, group: Group) -> HoldKind | None:
-        """The first one in FLAG_HOLDS that holds the group: what waits of it, and what will come."""
+        """The first one in FLAG_HOLDS that holds the group: messages that wait, and those that will come."""
         return next((kind for kind in FLAG_HOLDS if kind in self and self[kind](group)), None)
 
 

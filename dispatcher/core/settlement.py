@@ -128,8 +128,8 @@ def no_longer_in_flight(state: LaneState, group: Group, message: Original) -> No
     """This message of the group is in flight no more: if none is now, the group may leave its owner.
 
     If it has the group's last number while others of the group are out, the next ones get a new epoch (O-3).
-    For the journal forgets what has ended: a later leader would take the highest number that is still out for
-    the last one, and would give this number a second time.
+    For the journal forgets messages that have ended. A later leader would think that the highest number still
+    out is the last one, and would give this number a second time.
     """
     group.count_back(message)
     if not group.in_flight:

@@ -231,8 +231,8 @@ def heap_setting(records: int) -> dict[str, str]:
 
 def heap_mib(records: int) -> int:
     """1 GiB; for more than half a million records one more for each ten million begun, but then no more than
-    half of what this machine, or its container, has. Spark spills to disk what does not fit: it reads all
-    files of one sort at once, with a buffer of 1 MiB in the heap for each, so many small ones fill it."""
+    half of what this machine, or its container, has. Spark writes to disk what does not fit. A sort reads
+    all of its files at once, each through a buffer of 1 MiB in the heap: many small files fill the heap."""
     many = -(-records // _RECORDS_PER_GIB) if records > _MANY_RECORDS else 0
     return max(1_024, min(1_024 * (1 + many), _machine_mib() // 2))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.doctored import Doctored
-from tests.pipeline.conftest import spark
+from tests.pipeline.conftest import spark  # where both are used, one Spark serves them: sessions nest
 
 __all__ = ["spark"]
 

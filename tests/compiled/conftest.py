@@ -69,7 +69,7 @@ def compiled(compiling: ModuleType, compilers: None) -> Path:
         # Always: the tests in it may have changed.
         compiling.copy_tree(folder)
         if not is_made:
-            # tcc does not optimise, and takes an eighth of gcc's time. What is decided is the same.
+            # tcc does not optimise, and is much quicker than gcc. What is decided is the same.
             compiling.compile_tree(folder, compiler="tcc")
             (folder / "made").touch()
     return folder
