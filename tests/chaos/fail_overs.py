@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import redis
 
 from dispatcher.nodes import LocalRedis
+from dispatcher.nodes.local import LocalNode
 from dispatcher.nodes.ports import LOOPBACK
 from dispatcher.redis_store.scripts import LaneKeys
 from tests.redis_store.cluster_nodes import LocalCluster, ask
@@ -18,6 +20,9 @@ from tests.waiting import wait_until
 
 #: For a replica to have everything.
 SYNC_S: Final = 30.0
+#: For others to take a primary for dead. On a busy machine servers stand still for a second, and each time
+#: another one would take over, with what it knows by chance.
+DOWN_AFTER_MS: Final = 3_000
 
 
 class Pair(NamedTuple):
@@ -34,6 +39,8 @@ class FailOver(ABC):
     servers: list[LocalRedis]
     #: Whether clients can be led back to a primary that goes on beside the replica in its place.
     flips = False
+    #: How many faults have had another server take the place of a primary.
+    planned = 0
 
     @abstractmethod
     def start(self) -> None:
@@ -62,6 +69,10 @@ class FailOver(ABC):
     @abstractmethod
     def retire(self, former: LocalRedis) -> None:
         """Another one has its place now."""
+
+    def promotions(self) -> int:
+        """How often another server has taken the place of a primary. More than `planned`: without a fault."""
+        return self.planned
 
 
 class Proxied(FailOver):
@@ -111,8 +122,9 @@ class Watched(FailOver):
         self._url = ""
 
     def start(self) -> None:
-        watched = self._running.enter_context(watched_master())
+        watched = self._running.enter_context(watched_master(DOWN_AFTER_MS))
         self.servers, self._url = [watched.master, watched.replica], watched.url
+        self._sentinel = watched.sentinel
 
     def close(self) -> None:
         self._running.close()
@@ -129,17 +141,21 @@ class Watched(FailOver):
         return True
 
     def promote(self, pair: Pair) -> None:
+        self.planned += 1
         wait_until(lambda: is_master(pair.replica), PROMOTED_S, "the replica to be the master")
 
     def retire(self, former: LocalRedis) -> None:
         former.start()
+
+    def promotions(self) -> int:
+        return _logged("+switch-master", [self._sentinel])
 
 
 class Sharded(FailOver):
     """A Redis Cluster, where each lane is on one of three primaries."""
 
     def __init__(self) -> None:
-        self._cluster = LocalCluster()
+        self._cluster = LocalCluster(DOWN_AFTER_MS)
         self.servers = self._cluster.nodes
 
     def start(self) -> None:
@@ -166,10 +182,20 @@ class Sharded(FailOver):
         return self._cluster.primary(LaneKeys.of(prefix, lane).meta) is pair.primary
 
     def promote(self, pair: Pair) -> None:
+        self.planned += 1
         self._cluster.primary(pair.key, pair.primary)
 
     def retire(self, former: LocalRedis) -> None:
         former.start()
+
+    def promotions(self) -> int:
+        return _logged("Failover election won", self.servers)
+
+
+def _logged(words: str, servers: Iterable[LocalNode]) -> int:
+    """How often these servers have said so."""
+    logs = [log.read_text(errors="replace") for server in servers for log in server.logs()]
+    return sum(log.count(words) for log in logs)
 
 
 def _follows(server: LocalRedis) -> bool:

@@ -54,6 +54,7 @@ class Report:
             "without_leader": verdict.without_leader,
             "violations": verdict.violations,
             "excused": verdict.excused,
+            "unplanned_promotions": verdict.unplanned,
             "faults": [happened.as_dict() for happened in self._happened],
         }
 
@@ -114,6 +115,9 @@ class Report:
             found = f"{len(verdict.violations)} violations"
             since = f"the chaos began at {self._begun:.3f}"
             console.print(f"{found}; {since} on the clock of the record.", style="red", highlight=False)
+            if verdict.unplanned:
+                text = f"Redis has changed its primary {verdict.unplanned} times without a fault: no verdict."
+                console.print(text, style="red", highlight=False, soft_wrap=True)
         elif verdict.hides_something:
             excused = f"{len(verdict.excused)} violations that say that something is missing or late"
             text = f"What happened was right; {excused} are not judged."

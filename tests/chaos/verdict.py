@@ -61,6 +61,7 @@ class Verdict:
     drained_s: float = 0.0
     without_leader: list[str] = field(default_factory=list)  # queues of the lanes
     excused: list[str] = field(default_factory=list)  # violations that may follow from these
+    unplanned: int = 0  # times that Redis has changed its primary without a fault: the judge can't know when
 
     @property
     def violations(self) -> list[str]:
@@ -74,7 +75,7 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         if self.violations:
-            return VIOLATED
+            return NO_VERDICT if self.unplanned else VIOLATED
         return NO_VERDICT if self.hides_something else 0
 
 
@@ -110,6 +111,9 @@ async def end_and_judge(stage: Stage, limits: Limits = USUAL, still_s: float = S
         verdict.lanes.append(LaneVerdict(lane, evidence, counts, counting, stood))
     verdict.problems, excused = told_apart(verdict.problems, verdict.without_leader, stage.lanes)
     verdict.excused += excused
+    if stage.cluster is not None:
+        redis = stage.cluster.fail_over
+        verdict.unplanned = max(0, redis.promotions() - redis.planned)
     await client.close()
     return verdict
 

@@ -27,8 +27,9 @@ MANUAL_FAIL_OVER_S: Final = 6.0
 class LocalCluster:
     """Nodes on loopback; `with LocalCluster() as cluster`: it is up, and every replica in sync."""
 
-    def __init__(self) -> None:
+    def __init__(self, node_timeout_ms: int = NODE_TIMEOUT_MS) -> None:
         self._running = contextlib.ExitStack()
+        self._node_timeout_ms = node_timeout_ms
         self.nodes: list[LocalRedis] = []
 
     def __enter__(self) -> Self:
@@ -37,7 +38,7 @@ class LocalCluster:
                 config = [
                     "cluster-enabled yes",
                     f"cluster-port {free_ports(1)[0]}",
-                    f"cluster-node-timeout {NODE_TIMEOUT_MS}",
+                    f"cluster-node-timeout {self._node_timeout_ms}",
                     "cluster-replica-validity-factor 0",  # also one that was cut off for long is promoted
                     "repl-diskless-sync-delay 0",
                 ]

@@ -30,9 +30,17 @@ class LocalSentinel(LocalNode):
     name = "sentinel"
     stop_timeout_s = 10.0
 
-    def __init__(self, master_url: str, config: Iterable[str] = (), *, tls: bool = False) -> None:
+    def __init__(
+        self,
+        master_url: str,
+        config: Iterable[str] = (),
+        *,
+        tls: bool = False,
+        down_after_ms: int = DOWN_AFTER_MS,
+    ) -> None:
         super().__init__()
         self._master_port = urlsplit(master_url).port
+        self._down_after_ms = down_after_ms
         self._config, self._tls = tuple(config), tls
         self.port = 0
 
@@ -45,7 +53,7 @@ class LocalSentinel(LocalNode):
             f"dir {process.directory}",
             *self._config,
             f"sentinel monitor {SERVICE} {LOOPBACK} {self._master_port} 1",
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}",
+            f"sentinel down-after-milliseconds {SERVICE} {self._down_after_ms}",
             f"sentinel failover-timeout {SERVICE} 3000",
         ]
         (process.directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
@@ -71,13 +79,13 @@ class Watched(NamedTuple):
 
 
 @contextlib.contextmanager
-def watched_master() -> Iterator[Watched]:
+def watched_master(down_after_ms: int = DOWN_AFTER_MS) -> Iterator[Watched]:
     """All of it runs, and the replica is in sync."""
     with LocalRedis() as master:
         port = urlsplit(master.url).port
         with (
             LocalRedis(config=[f"replicaof {LOOPBACK} {port}"]) as replica,
-            LocalSentinel(master.url) as sentinel,
+            LocalSentinel(master.url, down_after_ms=down_after_ms) as sentinel,
         ):
             with redis.Redis(host=LOOPBACK, port=sentinel.port) as client:
                 wait_until(lambda: len(client.sentinel_slaves(SERVICE)) == 1)
