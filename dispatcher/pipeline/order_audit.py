@@ -50,6 +50,13 @@ SCREENED: Final = (
 #: What `violations` needs, and no more: these rows are written once more, and are many where a hot group is
 #: looked at.
 CLOSER: Final = (*_OF_GROUP, "inbound", "place", "turn", "began", "ended", "began_turn", *EVIDENCE)
+#: Tells the hand-overs of a group apart. Of several witnesses of one place the largest is shown.
+WHICH: Final = ("epoch", "group_seq", "attempt", "turn", "ordinal", "seq")
+#: What the rules ask for: rows are sorted several times, so they are narrow, and evidence is looked up later.
+_ASKED: Final = (
+    *_OF_GROUP, "inbound", "place", *NUMBERS, "attempt", "incarnation", "outcome", "began", "ended",
+    "began_turn",
+)  # fmt: skip
 _SO_FAR: Final = (Window.unboundedPreceding, Window.currentRow)
 _QUEUE: Final = "queue_number"
 #: By lane, all inbound queues of its hand-overs; of several ones none knows more than the others.
@@ -181,10 +188,14 @@ def violations(
 
     Columns: lane, group, inbound, rule, then EVIDENCE of the hand-over, and of its witness with `other_`.
     """
-    numbered = found.where(_has_numbers()).withColumn("evidence", F.struct(*EVIDENCE))
-    order = _order_violations(numbered, ranges).select(*_shown("order"))
-    overlap = _overlaps(found.withColumn("evidence", F.struct(*EVIDENCE)), ranges)
-    return order.unionByName(_not_permitted(spark, overlap, leaderships).select(*_shown("overlap")))
+    asked = found.select(*_ASKED, *MESSAGE[2:], F.struct(*WHICH).alias("which"))
+    order = _order_violations(asked.where(_has_numbers()), ranges)
+    overlap = _not_permitted(spark, _overlaps(asked, ranges), leaderships)
+    told = [
+        broken.select(*_OF_GROUP, F.lit(rule).alias("rule"), "which", "witness")
+        for rule, broken in (("order", order), ("overlap", overlap))
+    ]
+    return _with_evidence(told[0].unionByName(told[1]), found)
 
 
 def no_violations(found: DataFrame) -> DataFrame:
@@ -193,23 +204,17 @@ def no_violations(found: DataFrame) -> DataFrame:
     return found.select(*GROUP, "inbound", F.lit("order").alias("rule"), *EVIDENCE, *other).limit(0)
 
 
-def _shown(rule: str) -> list[Column]:
-    own = [F.col(f"evidence.{name}").alias(name) for name in EVIDENCE]
-    other = [F.col(f"witness.{name}").alias(f"other_{name}") for name in EVIDENCE]
-    return [F.col("lane"), F.col("group"), F.col("inbound"), F.lit(rule).alias("rule"), *own, *other]
-
-
-def _without_released(found: DataFrame) -> DataFrame:
-    """Marks what an operator released after it had failed: `was_released` itself, `is_released` before."""
-    failed = found.where("outcome = 'failed'").groupBy(*MESSAGE).agg(F.min("ended").alias("failed"))
-    last = found.join(failed.select(*MESSAGE), [*MESSAGE], "left_semi")
-    failed = failed.join(last.groupBy(*MESSAGE).agg(F.max("began").alias("last_began")), [*MESSAGE])
-    return found.join(failed, [*MESSAGE], "left").withColumns({
-        "was_released": F.coalesce(F.col("failed") <= F.col("began"), F.lit(False)),
-        "is_released": F.coalesce(
-            (F.col("outcome") == "failed") & (F.col("last_began") >= F.col("ended")), F.lit(False)
-        ),
-    }).drop("failed", "last_began")  # fmt: skip
+def _with_evidence(told: DataFrame, found: DataFrame) -> DataFrame:
+    """What was found of the two hand-overs that each row of `told` names."""
+    which, evidence = F.struct(*WHICH), F.struct(*EVIDENCE)
+    own = found.select(*_OF_GROUP, which.alias("which"), "inbound", evidence.alias("own"))
+    other = found.select(*_OF_GROUP, which.alias("witness"), evidence.alias("other"))
+    both = told.join(own, [*_OF_GROUP, "which"]).join(other, [*_OF_GROUP, "witness"])
+    return both.select(
+        *GROUP, "inbound", "rule",
+        *(F.col(f"own.{name}").alias(name) for name in EVIDENCE),
+        *(F.col(f"other.{name}").alias(f"other_{name}") for name in EVIDENCE),
+    )  # fmt: skip
 
 
 def _order_violations(found: DataFrame, ranges: Ranges) -> DataFrame:
@@ -221,14 +226,22 @@ def _order_violations(found: DataFrame, ranges: Ranges) -> DataFrame:
     only if the end of its hand-over before is known. A message that failed and was released goes again like
     one that is taken back: messages that came back may go behind it, messages that go for the first time may
     not."""
-    former = F.lag("outcome").over(Window.partitionBy(*MESSAGE).orderBy("attempt", *NUMBERS))
-    may_be_released = (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True))
-    numbered = _without_released(found).withColumn("may_be_released", may_be_released)
-    here = F.struct(F.col("place"), F.col("evidence"))
+    message = Window.partitionBy(*MESSAGE).orderBy("attempt", *NUMBERS)
+    all_of_it = message.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    former = F.lag("outcome").over(message)
+    has_failed = F.col("outcome") == Event.FAILED
+    failed = F.min(F.when(has_failed, F.col("ended"))).over(all_of_it)
+    numbered = found.withColumns({
+        "may_be_released": (F.col("attempt") > 1) & F.coalesce(former == OPEN, F.lit(True)),
+        # What an operator released after it had failed, and its hand-over before.
+        "was_released": F.coalesce(failed <= F.col("began"), F.lit(False)),
+        "is_released": has_failed & (F.max("began").over(all_of_it) >= F.col("ended")),
+    })  # fmt: skip
+    here = F.struct(F.col("place"), F.col("which"))
     counts = ~F.col("is_released")
     is_final = counts & ~F.col("outcome").isin(Event.TAKEN_BACK, OPEN)
     is_held = counts & (F.col("outcome") == OPEN) & (micros("ended.time") == END_OF_TIME_US)
-    told = ("outcome", "is_released", "place", "evidence")
+    told = ("outcome", "is_released", "place", "which")
     latest = Leading(F.when(is_final, here), ("inbound",), told)
     held = Leading(F.when(is_held, here), ("inbound", "began_turn"), (*told, "ended"))
     own = Leading(F.when(counts, here), ("inbound", "incarnation"), told)
@@ -247,7 +260,7 @@ def _order_violations(found: DataFrame, ranges: Ranges) -> DataFrame:
     wrong = without_copies(found.withColumn("latest", behind)).where(
         (F.col("latest.place") > F.col("place")) & ~F.col("was_released") & ~F.col("may_be_released")
     )
-    return wrong.withColumn("witness", F.col("latest.evidence"))
+    return wrong.withColumn("witness", F.col("latest.which"))
 
 
 def _overlaps(found: DataFrame, ranges: Ranges) -> DataFrame:
@@ -266,11 +279,11 @@ def _overlaps(found: DataFrame, ranges: Ranges) -> DataFrame:
     marked = marked.withColumn("rival", F.when(is_own, F.col("former_second")).otherwise(F.col("former")))
     is_over = (F.col("rival.ended") > F.col("began")) & (F.col("rival.incarnation") != F.col("incarnation"))
     found = without_copies(marked).where(is_over & (F.col("ended") > F.col("began")))
-    return found.withColumn("witness", F.col("rival.evidence"))
+    return found.withColumn("witness", F.col("rival.which"))
 
 
 def _best() -> Column:
-    return F.struct("ended", "incarnation", "evidence", "began")
+    return F.struct("ended", "incarnation", "which", "began")
 
 
 def _with_rivals(rows: DataFrame, group: Sequence[str], order: Sequence[str]) -> DataFrame:
