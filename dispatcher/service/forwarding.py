@@ -143,10 +143,11 @@ class ForwardingQueues:
     async def _release(self, queue: str) -> None:
         channel = self._reclaimed.pop(queue, 0)
         if channel:
-            del self._read[channel]
             self._channels.handed.discard(channel)
             async with self._turn:
                 await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
+            # Until then we get what is handed over anew. RabbitMQ puts it back when the channel is closed.
+            del self._read[channel]
         self._report(QueueReleased(queue))
 
     # -- messages that come --

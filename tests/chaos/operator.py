@@ -104,8 +104,15 @@ class Operator:
             return
         await asyncio.sleep(seconds)  # sleeps: that long it lasts
         result = await self._undo(lane, *undo)
+        self._stage.undone.append((lane, *undo))
         if moved is None or moved:
             self._stage.moves[lane.name].append(Move(begun, self._lasts_until(result), moved))
+
+    async def undo_again(self) -> None:
+        """At the end: a new leader has the flags that Redis has, which may have lost that one was undone."""
+        if self._stage.redis_outages:
+            for order in self._stage.undone:
+                await self._undo(*order)
 
     async def _undo(
         self, lane: LaneOnStage, command: str, arguments: dict[str, Any]

@@ -12,6 +12,7 @@ from tests.chaos.commands import Happened
 from tests.chaos.draining import STILL_S, WHOLE_S, Patience, drain
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.operator import Operator
+from tests.chaos.parts import Outage
 from tests.chaos.plan import Plan
 from tests.chaos.stage import Stage
 
@@ -56,7 +57,7 @@ class _Away(Operator):
     def _ask(self, lane: LaneOnStage, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
         if command == RESUME[0]:
             self.away -= 1
-            if self.away:
+            if self.away > 0:
                 raise BrokerUnavailable("connection refused")
         return {}
 
@@ -66,6 +67,18 @@ async def test_a_flag_is_undone_however_long_nobody_is_there(tmp_path: Path) -> 
     operator, happened = _Away(stage), Happened("pause_group", "", 0.0)
     await asyncio.wait_for(operator.flag(LANE, happened, PAUSE, RESUME, 0.0), 60)
     assert (operator.away, happened.note, stage.unanswered) == (0, "", {LANE.name: []})
+
+
+async def test_a_flag_that_redis_may_have_back_is_undone_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, Plan(1, 1.0), [LANE], 1.0)
+    operator = _Away(stage)
+    await operator.flag(LANE, Happened("pause_group", "", 0.0), PAUSE, RESUME, 0.0)
+    asked = operator.away
+    await operator.undo_again()
+    assert operator.away == asked
+    stage.redis_outages.append(Outage(0.0, 1.0, killed=True))
+    await operator.undo_again()
+    assert operator.away == asked - 1
 
 
 async def test_a_flag_that_nobody_undoes_is_told(tmp_path: Path) -> None:

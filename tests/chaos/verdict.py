@@ -26,6 +26,7 @@ from tests.chaos.lanes import LaneOnStage
 from tests.chaos.leaderless import left_without_leader, of_lanes, told_apart
 from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.numbers import told_wrongly
+from tests.chaos.operator import Operator
 from tests.chaos.plan import CONCURRENT, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
 from tests.chaos.stage import PREFIX, Stage
@@ -157,6 +158,7 @@ async def _wind_down(stage: Stage, verdict: Verdict, still_s: float) -> None:
     if wrong := await stage.stop(stage.living(stage.producers)):
         verdict.problems.append(f"not live: {wrong} could not get everything confirmed")
     client = await Client.open(stage.rabbitmq)
+    await Operator(stage).undo_again()
     operator = Decider(stage)
     if problem := await drain(lambda: _is_drained(stage, client, operator), stage.handled, still_s):
         verdict.problems.append(problem)

@@ -1,0 +1,61 @@
+"""Queues of hand-over consumers on a connection: what comes while one is given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dispatcher.amqp.events import Delivery
+from dispatcher.core.events import Event
+from dispatcher.core.forwarding.events import QueueReclaimed, QueueReleased
+from dispatcher.core.forwarding.orders import InspectQueue, ReclaimQueue, ReleaseQueue
+from dispatcher.service.channels import Channels
+from dispatcher.service.forwarding import ForwardingQueues
+from dispatcher.settings import InboundSettings, LaneSettings, RabbitSettings
+from dispatcher.wire.protocol import LaneNames
+from tests.service.clients import Client, open_link
+from tests.waiting import eventually
+
+QUEUE = "reader"
+LANE = LaneSettings(name="orders", inbound=(InboundSettings(queue="in"),))
+#: A release waits for them, so that what is published meanwhile comes before the channel is closed.
+LOOKS = 200
+
+
+async def test_what_is_handed_over_while_a_queue_is_given_back_stays_in_it(vhost: Any) -> None:
+    settings = RabbitSettings(url=vhost.amqp_url)
+    client = await Client.open(settings)
+    await client.declare(QUEUE)
+    client.send(QUEUE, b"before")
+    await client.confirmed()
+    reported: list[Event] = []
+    came: list[Delivery] = []
+    taken: list[bool] = []  # of each, whether it was known to be of the queue
+
+    def receive(events: list[Any]) -> None:
+        came.extend(event for event in events if isinstance(event, Delivery))
+        taken.extend(forwarding.receive(delivery) for delivery in came[len(taken) :])
+
+    def has_come(kind: type[Event]) -> bool:
+        return any(isinstance(event, kind) for event in reported)
+
+    link = await open_link(settings, "forwarding", receive)
+    names = LaneNames(LANE.name)
+    forwarding = ForwardingQueues(
+        link, names, Channels(link, names), LANE, report=reported.append, fail=reported.append
+    )
+    try:
+        forwarding.perform(ReclaimQueue(QUEUE))
+        await eventually(lambda: has_come(QueueReclaimed), what="the queue read back")
+        for _ in range(LOOKS):
+            forwarding.perform(InspectQueue(QUEUE))
+        forwarding.perform(ReleaseQueue(QUEUE))
+        client.send(QUEUE, b"after")
+        await client.confirmed()
+        await eventually(lambda: has_come(QueueReleased), what="the queue given back")
+        assert [delivery.body for delivery in came] == [b"before", b"after"]
+        assert taken == [True, True]
+        await client.has_ready(QUEUE, 2)
+    finally:
+        forwarding.close()
+        await link.close()
+        await client.close()
