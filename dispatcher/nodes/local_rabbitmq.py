@@ -88,16 +88,18 @@ class LocalRabbitMQ(LocalNode):
             if "failed to connect" in result.stderr:  # so nothing was evaluated
                 result = self._call(expression)
         said = result.stdout.strip()
-        if result.returncode != 0 or not said.startswith("{ok, "):
+        if result.returncode != 0 or not said.startswith("{ok, {value, "):
             raise DispatcherError(f"{expression} failed: {said or result.stderr.strip()}")
-        return said.removeprefix("{ok, ").removesuffix("}")
+        return said.removeprefix("{ok, {value, ").removesuffix("}}")
 
     def _call(self, expression: str) -> subprocess.CompletedProcess[str]:
         if self._process is None:
             raise DispatcherError(f"{self.name} was not started")
+        # Of what it can't evaluate erl_call does not say why.
+        told = f"try {expression} of Value -> {{value, Value}} catch Kind:Why -> {{Kind, Why}} end.\n"
         return subprocess.run(
             [str(erl_call()), "-name", self._node, "-e"], env=self._environment(self._process),
-            input=f"{expression}.\n", capture_output=True, text=True, check=False,
+            input=told, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
     def _launch(self, process: GuardedProcess) -> None:

@@ -51,7 +51,7 @@ def test_node_survives_kill9_and_leaves_nothing() -> None:
         _publish(url, b"before kill -9")
         node.sync_definitions()
         assert node.evaluate("1 + 1") == "2"
-        with pytest.raises(DispatcherError, match="nothing:here"):
+        with pytest.raises(DispatcherError, match="undef"):
             node.evaluate("nothing:here()")
         node.kill9()
         node.start()
