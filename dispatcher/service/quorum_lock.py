@@ -62,6 +62,9 @@ class QuorumLock:
         if isinstance(event, Delivery):
             if arrives is None or arrives.done() or (self._tag and event.redelivered):
                 self._lost = DeliveredAgain("RabbitMQ took back the lock, and gives it to us again")
+                if arrives is not None and not arrives.done():
+                    arrives.set_exception(self._lost)  # what is asked for would not be a proof any more
+                    arrives.exception()
                 raise self._lost
             arrives.set_result(event)
         elif arrives is not None and not arrives.done():

@@ -215,6 +215,21 @@ async def test_a_lock_that_is_given_twice_was_lost(bench: Bench) -> None:
         await lock.renew()
 
 
+async def test_a_lock_that_is_given_twice_ends_a_proof_that_is_under_way(bench: Bench) -> None:
+    """Else a new leader would stand still until RabbitMQ has not answered for 20 s."""
+    await declared(bench)
+    async with candidate(bench, []) as (lock, link):
+        await lock.take()
+        await link.call(lock.channel, commands.Queue.Delete(queue=bench.names().lock))  # nobody answers
+        proof = asyncio.create_task(lock.renew())
+        await asyncio.sleep(0)  # sleeps: until it has asked
+        with pytest.raises(DeliveredAgain):
+            lock.receive(Delivery(1, b"lock", 2, True, b"", b"", b"\0\0", b""))
+        with pytest.raises(DeliveredAgain):
+            async with asyncio.timeout(5):
+                await proof
+
+
 async def test_a_deleted_lock_ends_the_leadership_and_is_declared_again(bench: Bench) -> None:
     client = await bench.client()
     await client.declare("in", **QUORUM)
