@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.client import properties as amqp_properties
-from dispatcher.client.sending import GROUP_HEADER
+from dispatcher.client.sending import GROUP_HEADER, SEQUENCE_HEADER
 from dispatcher.sim.queues import Stored
 
 
@@ -13,8 +13,8 @@ class Life:
     __slots__ = (
         "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "deaths",
         "done_by", "expired", "expires", "failed", "fails", "fresh", "given_up", "group", "handed",
-        "hangs", "inbound", "kills", "last", "lost", "moved", "parked", "place", "purges", "repeated",
-        "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
+        "hangs", "inbound", "kills", "last", "lost", "moved", "number", "parked", "place", "purges",
+        "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -29,6 +29,7 @@ class Life:
         expires: bool = False,
         twins: int = 1,
         repeated: bool = False,
+        number: int = 0,
     ) -> None:
         self.uid = uid
         self.inbound = inbound
@@ -41,6 +42,7 @@ class Life:
         self.twins = twins  # messages that are equal in every byte, this one included
         self.stored = 0  # times that the broker took it (twins share one life)
         self.repeated = repeated  # it is published again, and the lane is to drop that
+        self.number = number  # its producer's in its group; 0: none
         self.place = 0  # in its inbound queue
         self.last: Stored | None = None  # the last one of these, if it was published again
         self.confirmed = False
@@ -68,12 +70,14 @@ class Life:
         self.came_back_ms: int | None = None  # the last time, from a consumer that failed it, or had ended
 
     def count_from(self, message: Stored) -> None:
-        """The lane hands that one over. Of two of the same id the broker may have lost the first, and the
-        second may be of another group."""
+        """The lane hands that one over. Of two of the same id the broker may have lost the first, or never
+        had it, and the second may be of another group, with another number."""
         self.place = message.position
         if self.repeated:
-            group = amqp_properties.read(message.properties)[1].get(GROUP_HEADER)
+            headers = amqp_properties.read(message.properties)[1]
+            group, number = headers.get(GROUP_HEADER), headers.get(SEQUENCE_HEADER)
             self.group = None if group is None else str(group).encode()
+            self.number = number if isinstance(number, int) and number > 0 else 0
 
     @property
     def over(self) -> bool:

@@ -91,7 +91,7 @@ class Producer:
         twins = max(1, self._twins[uid])
         life = Life(
             uid, queue, group, fails=plan.fails, kills=plan.kills, hangs=plan.hangs,
-            expires=plan.expires_ms > 0, twins=twins, repeated=uid in self._repeated,
+            expires=plan.expires_ms > 0, twins=twins, repeated=uid in self._repeated, number=plan.number,
         )  # fmt: skip
         if plan.kills:
             self._killers.append(life)

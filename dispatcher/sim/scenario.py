@@ -89,10 +89,10 @@ class RunScenario:
         """Whether a failure stops its group."""
         return self.options["retry"].on_exhausted is ExhaustedAct.STOP
 
-    def held_numbers(self) -> dict[int, int]:
-        """By uid, where what follows a gap waits for it; nothing elsewhere."""
-        holds = self.options.get("sequence_check") is SequenceCheck.HOLD
-        return {plan.uid: plan.number for plan in self.messages if holds and plan.number}
+    @property
+    def holds(self) -> bool:
+        """Whether what follows a gap in the numbers of its group waits for it."""
+        return self.options.get("sequence_check") is SequenceCheck.HOLD
 
     @property
     def dispatchers(self) -> int:

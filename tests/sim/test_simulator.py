@@ -11,11 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from dispatcher.cli import app
+from dispatcher.client import properties as amqp_properties
+from dispatcher.client.properties import Properties
 from dispatcher.settings import LaneDefaults, PolicyName
 from dispatcher.sim.accepted_options import accepted_options
 from dispatcher.sim.campaign import run_scenario, run_seed, shrink
 from dispatcher.sim.command import run_many, run_one
+from dispatcher.sim.life import Life
 from dispatcher.sim.loop import BEGINNING_MS, ProcessLoop, Scheduler
+from dispatcher.sim.queues import Stored
 from dispatcher.sim.scenario import RunScenario
 from dispatcher.sim.seeds import make_scenario
 from tests.sim.digests import digest, sent
@@ -129,6 +133,14 @@ def test_a_digest_is_that_of_all_that_is_sent() -> None:
     assert {line.split()[1] for line in lines()} == {b"RabbitMQ", b"Redis"}
     assert lines() == lines() != lines(PLANT)
     assert digest(3) == digest(3)
+
+
+def test_what_a_producer_repeats_counts_as_it_was_stored() -> None:
+    """The broker may have the second message alone, which may be of another group."""
+    life = Life(1, "in", b"g0", repeated=True, number=27)
+    properties = amqp_properties.write(Properties(), {"x-group-id": "g1"})
+    life.count_from(Stored(3, b"", b"in", properties, b"1", 1))
+    assert (life.group, life.number, life.place) == (b"g1", 0, 3)
 
 
 def test_no_lane_has_an_option_that_check_would_refuse() -> None:

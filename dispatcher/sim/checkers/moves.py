@@ -47,7 +47,7 @@ class MovesChecker(Checker):
 
     def at_end(self) -> None:
         """Copies may be there twice: the last ones are in order."""
-        numbers, excused = self.world.scenario.held_numbers(), self.world.history.excused
+        holds, excused = self.world.scenario.holds, self.world.history.excused
         for uuid, gone in self._gone.items():
             last: dict[str, Life] = {}
             # A message that was handed over may have come back when newer ones had gone.
@@ -57,7 +57,7 @@ class MovesChecker(Checker):
                 if (
                     before is not None
                     and before.place > life.place
-                    and not (excused or may_go_before(numbers, before, life))
+                    and not (excused or (holds and may_go_before(before, life)))
                 ):
                     self.violate(f"{uuid} has sent this: {life} behind a later one: {before}")
                 last[life.inbound] = life

@@ -16,10 +16,10 @@ NONE: Final = 1 << 62
 IN_FRONT_MS: Final = 5_000
 
 
-def may_go_before(numbers: dict[int, int], life: Life, earlier: Life) -> bool:
-    """Whether `life` may go before the earlier one: messages with a larger number, or none, wait for smaller
-    ones (N-10)."""
-    return numbers.get(earlier.uid, NONE) > numbers.get(life.uid, NONE)
+def may_go_before(life: Life, earlier: Life) -> bool:
+    """Whether `life` may go before the earlier one where a lane holds: messages with a larger number, or
+    none, wait for smaller ones (N-10)."""
+    return (earlier.number or NONE) > (life.number or NONE)
 
 
 class OrderChecker(Checker):
@@ -31,7 +31,7 @@ class OrderChecker(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._lines: dict[tuple[bytes, str], list[Life]] = {}
-        self._numbers = world.scenario.held_numbers()
+        self._holds = world.scenario.holds
         self._first: dict[tuple[bytes, str], int] = {}
         self._behind: set[int] = set()  # only the lost Redis knew that they precede parked ones
         self._parked: set[int] = set()  # messages that were parked then
@@ -87,7 +87,7 @@ class OrderChecker(Checker):
             over = earlier.over or earlier.given_up or earlier.expires or earlier.unsure
             elsewhere = earlier.repeated and self.world.ordered_group(earlier.group) != group
             behind = earlier.uid in self._behind and life.uid in self._parked
-            if over or elsewhere or behind or may_go_before(self._numbers, life, earlier):
+            if over or elsewhere or behind or (self._holds and may_go_before(life, earlier)):
                 continue
             if incarnation not in earlier.done_by:
                 self.violate(f"{incarnation} begins {life} before {earlier}")

@@ -40,7 +40,6 @@ class SequenceChecker(Checker):
             world.scenario.parking_queues or any("clock" in fault.kind for fault in world.scenario.faults)
         )
         self._handing_over = False
-        self._number = {uid: number for (_, number), uids in self._uids.items() for uid in uids}
         self._went: dict[bytes, dict[int, int]] = {}  # by group: numbers as they were handed over, by uid
         self._found: set[tuple[bytes, int, int]] = set()  # group, due, number
         self._forgot = False  # Redis lost something: nothing was due afterwards
@@ -143,9 +142,8 @@ class SequenceChecker(Checker):
         return any(life.repeated or life.expires or life.uid in excused for life in lives)
 
     def dispatched(self, life: Life, to: DispatchFact) -> None:
-        number = self._number.get(life.uid)
-        if self._holds and number is not None and life.group is not None:
-            self._went.setdefault(life.group, {}).setdefault(life.uid, number)
+        if self._holds and life.number and life.group is not None:
+            self._went.setdefault(life.group, {}).setdefault(life.uid, life.number)
 
     def at_end(self) -> None:
         if self._forgot or self.world.history.doubt or not self.world.scenario.groups:
