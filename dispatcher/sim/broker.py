@@ -300,12 +300,13 @@ class Broker:
         self._waiting_consumes.setdefault(queue, []).append(consume)
 
     def _elect(self, queue: Queue, run: int) -> None:
-        """The leader learns of new consumers, and that former ones are gone, in any order."""
+        """The leader learns of new consumers, and that former ones are gone, in any order. If it serves one
+        at a time it has the messages of the former one back before that."""
         if run != self._sync_run:
             return
         queue.elects = False
         consumes = self._waiting_consumes.pop(queue, [])
-        if self._elections.random() < 0.5:
+        if self._elections.random() < 0.5 or queue.single_active:
             queue.give_back_late()
         for consume in consumes:
             consume()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 from dispatcher.client import properties as amqp_properties
@@ -92,11 +92,23 @@ class RunHistory:
             del unsettled[uid]
         return True
 
+    def find_waiting(self, but: Container[int]) -> Life | None:
+        """A message that the broker took and that is not done with; `but`: uids of others."""
+        lives = self._unsettled.items()
+        return next((life for uid, life in lives if uid not in but and not self.is_over(life)), None)
+
     @staticmethod
     def is_over(life: Life) -> bool:
         if life.twins > 1:
             return life.acked >= life.stored
         return life.over or not life.stored
+
+    # -- faults --
+
+    def struck(self, kind: str) -> None:
+        """A fault of this kind has hit something."""
+        self.met["struck", kind] += 1
+        self._tell("struck", kind)
 
     # -- producers --
 

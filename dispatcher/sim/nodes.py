@@ -37,7 +37,7 @@ STARTS_MS: Final = (300, 2_000)
 #: From when nodes see each other again until one of them is restarted, by `autoheal` or by an operator.
 HEALS_MS: Final = (50, 3_000)
 #: Until operators know that a node is lost for good.
-FORGOTTEN_MS: Final = (1_000, 4_000)
+FORGOTTEN_MS: Final = (1_000, 16_000)
 _LOOK_MS: Final = 200
 
 

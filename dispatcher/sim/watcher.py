@@ -85,6 +85,9 @@ class Watcher:
     def application_begins(self, life: Life, reader: str) -> None:
         """An application that only reads a queue begins with a message."""
 
+    def struck(self, kind: str) -> None:
+        """A fault of this kind has hit something."""
+
     def not_done(self) -> None:
         """The time is up, and something is not done."""
 

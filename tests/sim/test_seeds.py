@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from dispatcher.sim.campaign import run_seed
+from dispatcher.sim.checkers.going_on import ALLOWED_MS
 from dispatcher.sim.clusters import NODE_FAULTS
 from dispatcher.sim.faults import KINDS
 from dispatcher.sim.message_plans import REFUSALS
@@ -78,6 +79,10 @@ def test_every_guarantee_holds_and_everything_happens_that_is_meant_to() -> None
 def test_every_guarantee_holds(first: int) -> None:
     for seed in range(first, min(first + PART, SEEDS + 1)):
         _run(seed)
+
+
+def test_after_every_fault_of_a_node_a_lane_has_its_time() -> None:
+    assert set(NODE_FAULTS) == set(ALLOWED_MS)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dispatcher.sim.checkers.checker import Checker
 from dispatcher.sim.checkers.deaths import DeathsChecker
 from dispatcher.sim.checkers.duplicates import DuplicatesChecker
 from dispatcher.sim.checkers.fence import FenceChecker
+from dispatcher.sim.checkers.going_on import GoingOnChecker
 from dispatcher.sim.checkers.independence import IndependenceChecker
 from dispatcher.sim.checkers.kept import KeptChecker
 from dispatcher.sim.checkers.limits import LimitsChecker
@@ -51,6 +52,7 @@ CHECKERS: Final[tuple[type[Checker], ...]] = (
     WhyChecker,
     IndependenceChecker,
     LookAheadChecker,
+    GoingOnChecker,
     LivenessChecker,
 )
 #: For lanes whose applications only read a queue: the promises that hold there. Settles are not known.
@@ -65,6 +67,7 @@ OF_READERS: Final[tuple[type[Checker], ...]] = (
     ReadingsChecker,
     WhyChecker,
     LookAheadChecker,
+    GoingOnChecker,
     LivenessChecker,
 )
 
@@ -72,7 +75,8 @@ OF_READERS: Final[tuple[type[Checker], ...]] = (
 def make_checkers(world: World) -> list[Checker]:
     """Those for this world's lane."""
     scenario = world.scenario
-    if scenario.hands_over:
-        return [kind(world) for kind in OF_READERS]
-    is_timed = scenario.options["ack_timeout_ms"] is not None
-    return [kind(world) for kind in CHECKERS if is_timed or kind is not OverdueChecker]
+    left_out: set[type[Checker]] = set() if scenario.partitions else {GoingOnChecker}
+    if scenario.options["ack_timeout_ms"] is None:
+        left_out.add(OverdueChecker)
+    kinds = OF_READERS if scenario.hands_over else CHECKERS
+    return [kind(world) for kind in kinds if kind not in left_out]

@@ -12,13 +12,16 @@ from dispatcher.sim.scenario import Fault
 
 #: How long one is away, or apart: less or more than the others need to give it up.
 _AWAY_MS: Final = 9_000
+#: One of so many that are killed or stopped is away for so many times longer: for longer than a lane may
+#: stand still (R-9).
+_LONG, _LONG_TIMES = 4, 2.5
 #: One stands still for so many times longer: a queue's new leader may need that long to find it out.
 _STILL_TIMES: Final = 2
 
 
 def _hurt(
     faults: Faults, fault: Fault, hurt: Callable[[Cluster, Node], None],
-    mend: Callable[[Cluster, Node], None] | None, times: int = 1,
+    mend: Callable[[Cluster, Node], None] | None, times: float = 1,
 ) -> bool:  # fmt: skip
     """Do that to a node, and call `mend` when it is to be well again. False: one is hurt, or there is no
     cluster."""
@@ -28,8 +31,12 @@ def _hurt(
     node = _node(faults, cluster, fault)
     hurt(cluster, node)
     if mend is not None:
-        faults.after(200 + fault.amount % _AWAY_MS * times, mend, cluster, node)
+        faults.after(200 + int(fault.amount % _AWAY_MS * times), mend, cluster, node)
     return True
+
+
+def _times(fault: Fault) -> float:
+    return 1 if fault.amount % _LONG else _LONG_TIMES
 
 
 def _node(faults: Faults, cluster: Cluster, fault: Fault) -> Node:
@@ -44,13 +51,13 @@ def _node(faults: Faults, cluster: Cluster, fault: Fault) -> Node:
 @fault(often=0)
 def kill_node(faults: Faults, fault: Fault) -> bool:
     """A node of a cluster is killed, and starts again."""
-    return _hurt(faults, fault, Cluster.kill_node, Cluster.start_node)
+    return _hurt(faults, fault, Cluster.kill_node, Cluster.start_node, _times(fault))
 
 
 @fault(often=0)
 def stop_node(faults: Faults, fault: Fault) -> bool:
     """A node is stopped in order, and starts again."""
-    return _hurt(faults, fault, Cluster.stop_node, Cluster.start_node)
+    return _hurt(faults, fault, Cluster.stop_node, Cluster.start_node, _times(fault))
 
 
 @fault(often=0)

@@ -95,7 +95,7 @@ class Faults:
 
     def struck(self, kind: str) -> None:
         """A fault of this kind has hit something."""
-        self.world.history.met["struck", kind] += 1
+        self.world.history.struck(kind)
 
     def after(self, delay_ms: int, act: Callable[..., object], *arguments: Any) -> None:
         self.world.scheduler.after(delay_ms, act, *arguments)

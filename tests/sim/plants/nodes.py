@@ -48,6 +48,12 @@ def leads_on_with_its_epoch(lane: Any, session: Any, store: Any) -> None:
     session._channels.tell_lock = lambda event: None
 
 
+@planted("going_on", seed=25, cluster=True)
+def waits_for_an_election_as_long_as_it_likes(lane: Any, session: Any, store: Any) -> None:
+    """A new leader gives quorum queues far more time to elect their leaders than they need."""
+    store.world.election_s = 20.0
+
+
 @planted("order", "duplicates", seed=76, cluster=True)
 def takes_over_beside_a_node_that_stands_still(lane: Any, session: Any, store: Any) -> None:
     """A new leader consumes although a node stands still whose consumers may count as alive."""
