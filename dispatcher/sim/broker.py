@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from dispatcher.sim.loop import ProcessLoop, Scheduler
 from dispatcher.sim.pipes import Pipe
-from dispatcher.sim.queues import ChannelEnd, Node, Queue, Stored, is_on_disk
+from dispatcher.sim.queues import ChannelEnd, Node, Queue, QueueAck, Stored, is_on_disk
 
 #: From a start of the node until a quorum queue has a leader again.
 ELECTION_MS_MAX: Final = 1_000
@@ -28,6 +28,8 @@ class Observer(Protocol):
     def stored(self, queue: Queue, message: Stored) -> None: ...
     def confirmed(self, queue: Queue, message: Stored) -> None: ...
     def acked(self, queue: Queue, message: Stored) -> None: ...
+    def unacked(self, queue: Queue, message: Stored) -> None: ...
+    def ack_forgotten(self, queue: Queue, message: Stored, *, is_answered: bool) -> None: ...
     def lost(self, queue: Queue, messages: list[Stored]) -> None: ...
     def recovered(self, queue: Queue) -> None: ...
     def exchanged(self, gone: list[Stored], back: list[Stored]) -> None: ...
@@ -175,6 +177,12 @@ class Broker:
         """Call `store` when the queue can be reached."""
         raise NotImplementedError("a single node reaches all its queues")
 
+    def replicate_later(self, ack: QueueAck) -> None:
+        """The leader of a quorum queue has an ack. With one node that is all."""
+
+    def replicated(self, queue: Queue) -> None:
+        """A quorum queue has confirmed something: other members have all that came before."""
+
     # -- messages --
 
     def put(
@@ -236,6 +244,7 @@ class Broker:
                 continue
             message.synced = True
             self.observer.confirmed(queue, message)
+            self.replicated(queue)
             channel.answer(tag)
             channels[channel] = None
         for channel in channels:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from dispatcher.amqp.events import Confirmed, ConsumerCancelled, Delivery, Fetched, Returned
 from dispatcher.sim.broker import ConnectionEnd
-from dispatcher.sim.queues import Node, Queue, QueueConsumer, Stored, with_death, with_delivery_count
+from dispatcher.sim.queues import (
+    Node,
+    Queue,
+    QueueAck,
+    QueueConsumer,
+    Stored,
+    with_death,
+    with_delivery_count,
+)
 
 #: How often a queue's answer comes a moment after what its channel says next.
 LATE_SHARE: Final = 0.3
@@ -42,7 +51,8 @@ class BrokerChannel:
         self.unacked: dict[int, tuple[Queue, QueueConsumer | None, Stored]] = {}  # None: it was fetched
         self.closed = False
         self._void: set[int] = set()  # tags of messages that their queue has taken back: acks mean nothing
-        self._unheard: list[tuple[Queue, Stored]] = []  # acked, and their queue can't be told
+        self._unheard: list[QueueAck] = []  # their queue can't be told
+        self._unreal: list[QueueAck] = []  # a leader that is cut off has them, and no other
         self._delivered = 0
         self._published = 0
         self._late: list[Any] | None = None  # what queues have said and the channel has not passed on yet
@@ -141,27 +151,63 @@ class BrokerChannel:
 
     def _take_unheard(self, queue: Queue) -> list[Stored]:
         """Messages whose ack their queue will not hear of."""
-        found = [message for holder, message in self._unheard if holder is queue]
-        self._unheard = [entry for entry in self._unheard if entry[0] is not queue]
-        return found
+        found = [ack for ack in self._unheard if ack.queue is queue]
+        self._unheard = [ack for ack in self._unheard if ack.queue is not queue]
+        return self._forgotten(found)
+
+    def _forgotten(self, acks: list[QueueAck]) -> list[Stored]:
+        """Their messages, which are in the queue again."""
+        for ack in acks:
+            if not ack.is_answered and not self.closed and self._is_misled(ack.queue):
+                self._unreal.append(ack)  # it may be answered yet
+            else:
+                self.connection.broker.observer.ack_forgotten(
+                    ack.queue, ack.message, is_answered=ack.is_answered
+                )
+        return [ack.message for ack in acks]
+
+    def _is_misled(self, queue: Queue) -> bool:
+        """Its node leads the queue no more, and does not know that."""
+        return queue.former is not None and queue.former.node is self.node
+
+    def take_back(self, ack: QueueAck) -> None:
+        """The next leader of its queue does not have it: the channel sends it again, if it is open then."""
+        ack.queue.unacked_count += 1
+        self.connection.broker.observer.unacked(ack.queue, ack.message)
+        if self.closed:
+            ack.queue.requeue(self._forgotten([ack]))
+        else:
+            self._unheard.append(ack)
+
+    def has_answered(self, queue: Queue) -> None:
+        """A passive declare of the queue, with a consumer: who asked takes his acks for proven."""
+        for ack in [ack for ack in self._unreal if ack.queue is queue]:
+            self._unreal.remove(ack)
+            ack.is_answered = True
+            self._forgotten([ack])
+        for ack in (*self._unheard, *queue.fresh_acks):
+            if ack.channel is self and ack.queue is queue:
+                ack.is_answered = True
 
     def tell_acks(self) -> list[Queue]:
         """Acks reach queues that could not be reached. Returns these queues."""
         broker, unheard = self.connection.broker, self._unheard
         self._unheard = []
         told: dict[Queue, None] = {}
-        for queue, message in unheard:
-            if broker.reaches(self.node, queue):
-                self._acked(queue, message)
-                told[queue] = None
+        for ack in unheard:
+            if broker.reaches(self.node, ack.queue):
+                self._acked(ack)
+                told[ack.queue] = None
             else:
-                self._unheard.append((queue, message))
+                self._unheard.append(ack)
         return list(told)
 
-    def _acked(self, queue: Queue, message: Stored) -> None:
-        broker = self.connection.broker
-        queue.acked(message, broker.scheduler.now_ms)
-        broker.observer.acked(queue, message)
+    def _acked(self, ack: QueueAck) -> None:
+        broker, queue = self.connection.broker, ack.queue
+        queue.acked(ack.message, broker.scheduler.now_ms)
+        broker.observer.acked(queue, ack.message)
+        if queue.quorum:
+            broker.replicate_later(ack)
 
     def replace(self, queue: Queue, others: dict[Stored, Stored]) -> None:
         """Another leader of the queue takes the tags of these messages for those of others."""
@@ -184,32 +230,33 @@ class BrokerChannel:
         self.ack(tag, False)
 
     def ack(self, tag: int, multiple: bool) -> None:
-        if multiple:
-            tags = []
-            for known in self.unacked:
-                if known > tag:
-                    break
-                tags.append(known)
-        else:
-            tags = [tag] if tag in self.unacked else []
+        broker, tags = self.connection.broker, self._tags(tag, multiple)
         if not tags:
             raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
-        broker = self.connection.broker
         queues: dict[Queue, None] = {}
         for known in tags:
             queue, consumer, message = self.unacked.pop(known)
+            ack = QueueAck(self, queue, message, broker.scheduler.now_ms)
             if known in self._void:
                 self._void.discard(known)
+                if self._is_misled(queue):
+                    self._unreal.append(ack)
                 continue
             if consumer is not None:
                 consumer.unacked -= 1
             if broker.reaches(self.node, queue):
-                self._acked(queue, message)
+                self._acked(ack)
                 queues[queue] = None
             else:
-                self._unheard.append((queue, message))
+                self._unheard.append(ack)
         for queue in queues:
             broker.pump(queue)
+
+    def _tags(self, tag: int, multiple: bool) -> list[int]:
+        """The tags that an ack means."""
+        if not multiple:
+            return [tag] if tag in self.unacked else []
+        return list(takewhile(lambda known: known <= tag, self.unacked))
 
     def lose_queue(self, consumer: QueueConsumer) -> None:
         """The queue of this consumer is deleted: its client is told."""
@@ -229,9 +276,8 @@ class BrokerChannel:
             if tag not in self._void:
                 by_queue.setdefault(queue, []).append(message)
         self.unacked.clear()
-        for queue, message in self._unheard:
-            by_queue.setdefault(queue, []).append(message)
-        self._unheard.clear()
+        for queue in dict.fromkeys(ack.queue for ack in self._unheard):
+            by_queue.setdefault(queue, []).extend(self._take_unheard(queue))
         for queue, messages in by_queue.items():
             queue.take_back()
             queue.requeue(messages)

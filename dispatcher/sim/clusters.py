@@ -20,6 +20,10 @@ NODE_FAULTS: Final = (
     "part_node",
     "lose_node",
 )
+#: In how many clusters members of quorum queues are slow.
+_SLOW_MEMBERS: Final = 0.5
+#: All that can happen on clusters alone.
+CLUSTER_FAULTS: Final = frozenset({*NODE_FAULTS, "slow_members"})
 #: What happens beside that. Redis loses nothing: that would be two failures at once.
 _OTHERS: Final = (
     "kill_leader", "cut_leader", "freeze_leader", "kill_dispatcher", "late_commits", "kill_after_commit",
@@ -64,4 +68,6 @@ def _faults(random: Random, busy_ms: int, *, may_lose: bool) -> tuple[Fault, ...
         at_ms += random.expovariate(1 / _APART_MS)
     for kind in random.choices(_OTHERS, k=random.choice((0, 1, 2, 4))):
         faults.append(fault(kind, random.random() * max(busy_ms, at_ms)))
+    if random.random() < _SLOW_MEMBERS:
+        faults.append(fault("slow_members", 0)._replace(patient=False))
     return tuple(sorted(faults))

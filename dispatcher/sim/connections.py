@@ -339,7 +339,10 @@ class BrokerConnection:
             self._ask_later(queue, number, self.declare, token, name, passive, exclusive, quorum)
             return
         broker.drop_expired(queue)
-        answer = Answer(token, (queue.name, *broker.counts(self.node, queue)))
+        ready, readers = broker.counts(self.node, queue)
+        answer = Answer(token, (queue.name, ready, readers))
+        if passive and readers and queue.quorum:
+            self.channels[number].has_answered(queue)
         if queue.elects and queue.node.frozen:
             broker.scheduler.after(NO_ANSWER_MS, self.down.send, answer)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dispatcher.client import properties as amqp_properties
 from dispatcher.client.copies import Copy
@@ -26,6 +26,14 @@ from dispatcher.wire.protocol import LaneNames
 EVENTS_KEPT: Final = 60
 CONTROL_KEPT: Final = 500
 _KNOWN: Final = ("type", "incarnation", "consumer", "protocol")
+
+
+class ForgottenAck(NamedTuple):
+    """An ack that the next leader of a quorum queue does not have."""
+
+    message: Stored
+    is_answered: bool  # so was a question after it: the dispatcher takes it for proven
+    leaderships: int  # that there had been, when the message was taken for new, or else the ack forgotten
 
 
 class RunHistory:
@@ -55,6 +63,7 @@ class RunHistory:
         self.forgotten: set[int] = set()  # messages whose ids are not in the window any more, perhaps (U-5)
         self.excused: set[int] = set()  # messages of which only the lost Redis knew that they had ended
         self.stops: Callable[[Life, str], bool] = lambda *_: False  # whether such a failure stops its group
+        self._forgotten: dict[int, ForgottenAck] = {}  # by uid, until it is acked again
         self._moved = 0  # copies that operators' targets got
         self._commits: dict[bytes, deque[tuple[int, StepFacts]]] = {}
         self._markers: dict[tuple[str, int, int], int] = {}  # (incarnation, n, lane epoch) → its place
@@ -188,6 +197,7 @@ class RunHistory:
         if message.uid:
             life = self.lives[message.uid]
             life.acked += 1
+            self._forgotten.pop(life.uid, None)
             life.acked_places.add(message.position)
             life.fresh += not message.redelivered
             self.met["broker", "forgot an ack"] += life.acked > max(1, life.stored)
@@ -196,10 +206,61 @@ class RunHistory:
         elif keeps_originals(self.names, queue.name):
             life = self._of_body(message.body)
             life.parked.pop(message, None)
+            self._forgotten.pop(life.uid, None)
             self.note("broker", "acked parked", life.uid, queue.name)
             self._tell("acked_parked", life)
         elif queue.name == self.names.control:
             self.control_read.append(message)
+
+    def unacked(self, queue: Queue, message: Stored) -> None:
+        """The next leader of a quorum queue does not have this ack."""
+        self.met["broker", "did not replicate an ack"] += 1
+        if message.uid:
+            life = self.lives[message.uid]
+            life.acked -= 1
+            life.acked_places.discard(message.position)
+            life.fresh -= not message.redelivered
+            self._unsettled.setdefault(life.uid, life)
+        elif keeps_originals(self.names, queue.name):
+            self._of_body(message.body).parked[message] = None
+
+    def ack_forgotten(self, queue: Queue, message: Stored, *, is_answered: bool) -> None:
+        """A quorum queue has this message again. `is_answered`: the dispatcher took the ack for proven."""
+        self.met["broker", "forgot a proven ack" if is_answered else "did not hear of an ack"] += 1
+        if message.uid or keeps_originals(self.names, queue.name):
+            life = self._of_body(message.body)
+            if message.uid and life.acked >= life.stored:
+                return  # another leader has acked it since
+            self.note("broker", "forgot an ack", life.uid, queue.name, is_answered)
+            self._forgotten[life.uid] = ForgottenAck(message, is_answered, self.leaderships)
+
+    def _begin_again(self, uid: int) -> None:
+        """A leader takes a message for new. That is excused if RabbitMQ has forgotten its ack, and the leader
+        can't know that (docs/guarantees.md, "On a cluster"): from now on it is another message."""
+        forgotten = self._forgotten.get(uid)
+        if forgotten is None or not self._is_excusable(uid, forgotten):
+            return
+        former, message = self.lives[uid], forgotten.message
+        self._forgotten[uid] = ForgottenAck(message, False, self.leaderships)
+        self.met["broker", "gave a message twice"] += 1
+        if former.twins > 1 or not former.over:  # the former one is to be handed over as well
+            former.twins += former.twins == 1
+            former.risks += 1
+            return
+        life = self.lives[uid] = former.again(message, is_parked=not message.uid)
+        for held in self.in_hand.values():
+            for seq in [seq for seq, holds in held.items() if holds == uid]:
+                del held[seq]
+        self.may_be_acked.discard(uid)
+        self._unsettled[uid] = life
+        self._tell("begins_again", life)
+
+    def _is_excusable(self, uid: int, forgotten: ForgottenAck) -> bool:
+        """The ack was proven, RabbitMQ has lost the order, or the journal has the message twice since, and
+        nobody can tell which one comes back after one more fail-over (G-4)."""
+        life = self.lives[uid]
+        is_twice = life.is_again and life.over and self.leaderships > forgotten.leaderships
+        return forgotten.is_answered or forgotten.message.is_behind_newer or is_twice
 
     def lost(self, queue: Queue, messages: list[Stored]) -> None:
         """A kill lost these, which it may."""
@@ -342,6 +403,8 @@ class RunHistory:
         while waiting and waiting[0][0] <= ordinal:
             facts = waiting.popleft()[1]
             self.journalled.update(facts.journalled)
+            for uid in (*facts.given_up, *(hand_over.uid for hand_over in facts.dispatched)):
+                self._begin_again(uid)
             for uid in facts.given_up:
                 self.lives[uid].given_up = True
             for uid in facts.dropped:

@@ -13,8 +13,8 @@ class Life:
     __slots__ = (
         "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "deaths",
         "done_by", "expired", "expires", "failed", "fails", "fresh", "given_up", "group", "handed",
-        "hangs", "inbound", "kills", "last", "lost", "moved", "number", "parked", "place", "purges",
-        "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
+        "hangs", "inbound", "is_again", "kills", "last", "lost", "moved", "number", "parked", "place",
+        "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,7 @@ class Life:
         self.acked_places: set[int] = set()  # a killed broker may forget an ack, and get it again
         self.parked: dict[Stored, None] = {}  # copies in parking queues
         self.was_parked = False
+        self.is_again = False  # RabbitMQ has forgotten that it had ended
         self.handed = 0  # copies that hand-over consumers' queues got
         self.buried = 0  # copies in the dead queue
         self.dead_reason = ""
@@ -68,6 +69,19 @@ class Life:
         self.settled: dict[str, int] = {}  # incarnation → place of its settle in the control queue
         self.failed: dict[tuple[str, int], int] = {}  # the same by (incarnation, seq): it stopped its group
         self.came_back_ms: int | None = None  # the last time, from a consumer that failed it, or had ended
+
+    def again(self, message: Stored, *, is_parked: bool) -> Life:
+        """The same message once more, in the queue from which it comes. What was before counts no more."""
+        life = Life(
+            self.uid, self.inbound, self.group, fails=self.fails, expires=self.expires,
+            repeated=self.repeated, number=self.number,
+        )  # fmt: skip
+        life.is_again, life.confirmed = True, self.confirmed
+        life.stored, life.place, life.last = self.stored, self.place, self.last
+        if is_parked:
+            life.acked, life.acked_places = self.acked, self.acked_places
+            life.parked[message], life.was_parked = None, True
+        return life
 
     def count_from(self, message: Stored) -> None:
         """The lane hands that one over. Of two of the same id the broker may have lost the first, or never

@@ -6,6 +6,7 @@ it can't reach waits at that node, as long as the connection lives on which it c
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from dispatcher.sim.broker import Broker, Observer
 from dispatcher.sim.channels import Refusal
 from dispatcher.sim.loop import Scheduler
-from dispatcher.sim.queues import ChannelEnd, Node, Queue, QueueConsumer
+from dispatcher.sim.queues import ChannelEnd, FormerLeader, Node, Queue, QueueAck, QueueConsumer
 
 NODES: Final = 3
 #: What nodes do that lose sight of others: RabbitMQ's cluster_partition_handling.
@@ -62,6 +63,7 @@ class Cluster(Broker):
         self._chance = Random(f"{seed} nodes")  # apart: all that concerns nodes comes from it
         self._elections.seed(f"{seed} elections")
         self._waiting: list[Waiting] = []
+        self.alone_ms = 0  # for so long the leader of a quorum queue has an ack before another member
         self._stored_counts: dict[str, int] = {}  # of queues that are lost for good
         self._times: dict[Node, int] = dict.fromkeys(self.nodes, 0)  # how often each was hurt, or mended
 
@@ -124,7 +126,10 @@ class Cluster(Broker):
     # -- what can't be told to a queue yet --
 
     def counts(self, node: Node, queue: Queue) -> tuple[int, int]:
-        """If a queue's leader does not answer, RabbitMQ says that there is nothing."""
+        """If a queue's leader does not answer, RabbitMQ says that there is nothing. One that is cut off
+        answers at its own node as if it led."""
+        if queue.former is not None and queue.former.node is node:
+            return queue.former.ready, queue.former.readers
         if queue.quorum and (queue.elects or not self.reaches(node, queue)):
             return 0, 0
         return super().counts(node, queue)
@@ -175,6 +180,29 @@ class Cluster(Broker):
         if not queue.elects:
             queue.elects = True
             self._after(after_ms, self._look_for_leader, queue)
+            if queue.node.running:  # it does not know that it leads no more
+                queue.former = FormerLeader(queue.node, queue.ready_count(), queue.reader_count())
+            since_ms = self.scheduler.now_ms - self.alone_ms
+            fresh, queue.fresh_acks = queue.fresh_acks, deque()
+            for ack in fresh:
+                if ack.at_ms > since_ms:
+                    ack.channel.take_back(ack)
+
+    def replicate_later(self, ack: QueueAck) -> None:
+        fresh, since_ms = ack.queue.fresh_acks, ack.at_ms - self.alone_ms
+        while fresh and fresh[0].at_ms <= since_ms:
+            fresh.popleft()
+        if self.alone_ms:
+            fresh.append(ack)
+
+    def replicated(self, queue: Queue) -> None:
+        queue.fresh_acks.clear()
+
+    def _forget_former(self, node: Node) -> None:
+        """It does not take itself for the leader of any queue any more."""
+        for queue in self.queues.values():
+            if queue.former is not None and queue.former.node is node:
+                queue.former = None
 
     def _look_for_leader(self, queue: Queue) -> None:
         if not queue.elects or self.queues.get(queue.name) is not queue:
@@ -237,6 +265,7 @@ class Cluster(Broker):
         for other in others:
             node.unseen.discard(other)
             other.unseen.discard(node)
+        self._forget_former(node)
         for queue in self._quorum_queues():
             if not queue.elects:
                 for consumer in list(queue.consumers):
@@ -272,6 +301,7 @@ class Cluster(Broker):
     def _end_node(self, node: Node, why: str, *, in_order: bool) -> None:
         self._times[node] += 1
         node.running, node.frozen = False, False
+        self._forget_former(node)
         self.observer.killed()
         for queue in self._quorum_queues():
             if queue.node is node:
@@ -372,6 +402,7 @@ class Cluster(Broker):
         for connection in [connection for connection in self.connections if connection.node is node]:
             connection.thaw()
         if not apart:
+            self._forget_former(node)
             self.hurt = None
             self._changed()
             return

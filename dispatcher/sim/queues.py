@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from operator import attrgetter
 from random import Random
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dispatcher.wire.protocol import LaneNames
 
@@ -49,8 +49,8 @@ class Stored:
     """One message in one queue. `uid` is the simulator's own name of it, which no program sees."""
 
     __slots__ = (
-        "body", "deliveries", "exchange", "expires_at_ms", "persistent", "position", "properties",
-        "redelivered", "routing_key", "synced", "uid",
+        "body", "deliveries", "exchange", "expires_at_ms", "is_behind_newer", "persistent",
+        "position", "properties", "redelivered", "routing_key", "synced", "uid",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Stored:
         self.persistent = is_persistent(properties)
         self.redelivered = False
         self.deliveries = 0
+        self.is_behind_newer = False  # a quorum queue got it back when newer ones had come back and not gone
         self.synced = False  # on disk: a killed broker has it
         self.expires_at_ms = 0
 
@@ -115,9 +116,33 @@ class ChannelEnd(Protocol):
     def send_confirms(self) -> None:
         """Confirm answered publishes to the publisher."""
 
+    def take_back(self, ack: QueueAck) -> None:
+        """The next leader of its queue does not have it: the channel sends it again, if it is open then."""
+
 
 #: Of a queue that is not placed yet.
 _NOWHERE: Final = Node("")
+
+
+class QueueAck:
+    """One that a quorum queue's leader has, or that can't reach it yet."""
+
+    __slots__ = ("at_ms", "channel", "is_answered", "message", "queue")
+
+    def __init__(self, channel: ChannelEnd, queue: Queue, message: Stored, at_ms: int) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.message = message
+        self.at_ms = at_ms
+        self.is_answered = False  # so is a passive declare that came after it on its channel
+
+
+class FormerLeader(NamedTuple):
+    """What a node that does not know that it leads no more says of a quorum queue."""
+
+    node: Node
+    ready: int
+    readers: int
 
 
 class QueueConsumer:
@@ -165,6 +190,8 @@ class Queue:
         #: Quorum: what another member has in the place of a message, where that is another one.
         self.elsewhere: dict[Stored, Stored] = {}
         self.node = _NOWHERE  # its home; of a quorum queue that of its leader
+        self.former: FormerLeader | None = None  # quorum: it is cut off, and answers what it knows
+        self.fresh_acks: deque[QueueAck] = deque()  # quorum: perhaps no other member has them yet
         self.forgotten_by: set[Node] = set()  # nodes that took its node for down, and don't know it any more
         self.stored_count = 0  # how many messages it ever had
 
@@ -190,9 +217,15 @@ class Queue:
         if self.elects:
             self.late += messages
         elif self.quorum:
-            self.returned.extend(messages)
+            self._return_behind(messages)
         else:
             self._merge(messages)
+
+    def _return_behind(self, messages: list[Stored]) -> None:
+        newest = max((message.position for message in self.returned), default=0)
+        for message in messages:
+            message.is_behind_newer |= message.position < newest
+        self.returned.extend(messages)
 
     def take_back(self) -> None:
         """What was given back is in the queue from now on."""
@@ -314,7 +347,7 @@ class Queue:
 
     def give_back_late(self) -> None:
         """Its leader has noticed that the consumers from before the kill are gone."""
-        self.returned.extend(sorted(self.late, key=self._order_of_return))
+        self._return_behind(sorted(self.late, key=self._order_of_return))
         self.late.clear()
 
     def __repr__(self) -> str:

@@ -70,6 +70,9 @@ class Watcher:
     def reopened(self, life: Life) -> None:
         """A settle turned out not to count."""
 
+    def begins_again(self, life: Life) -> None:
+        """RabbitMQ has forgotten that the message had ended; `life`: of what is handed over once more."""
+
     def led(self, lane_epoch: int) -> None:
         """A new leader has raised the lane epoch."""
 

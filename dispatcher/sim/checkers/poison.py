@@ -112,6 +112,12 @@ class PoisonChecker(Checker):
         if text.isdigit():
             self._refused.add(int(text))
 
+    def begins_again(self, life: Life) -> None:
+        for known in (self._holders, self._latest):
+            known.pop(life.uid, None)
+        for given in self._at.values():
+            given.pop(life.uid, None)
+
     def taken(self, incarnation: str, *, marked: bool) -> None:
         history = self.world.history
         told = self._at_marker.get(history.leader, {})
@@ -168,7 +174,7 @@ class PoisonChecker(Checker):
 
     def _surely_has(self, incarnation: str, to: DispatchFact) -> bool:
         life = self.world.history.lives[to.uid]
-        is_elsewhere = life.purges > 0 or life.buried > 0 or to.uid in self._refused
+        is_elsewhere = life.purges > 0 or life.buried > 0 or life.is_again or to.uid in self._refused
         return not is_elsewhere and self._has(incarnation, life)
 
     # -- what follows --

@@ -139,7 +139,7 @@ class SequenceChecker(Checker):
         """It was published again and its id forgotten, or the broker gave back a message that had ended."""
         excused = self.world.history.excused
         lives = self._lives(found.group, found.number)
-        return any(life.repeated or life.expires or life.uid in excused for life in lives)
+        return any(life.repeated or life.expires or life.is_again or life.uid in excused for life in lives)
 
     def dispatched(self, life: Life, to: DispatchFact) -> None:
         if self._holds and life.number and life.group is not None:

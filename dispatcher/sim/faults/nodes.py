@@ -15,6 +15,8 @@ _AWAY_MS: Final = 9_000
 #: One of so many that are killed or stopped is away for so many times longer: for longer than a lane may
 #: stand still (R-9).
 _LONG, _LONG_TIMES = 4, 2.5
+#: For how long the leader of a quorum queue has an ack alone, at most.
+_ALONE_MS: Final = 30
 #: One stands still for so many times longer: a queue's new leader may need that long to find it out.
 _STILL_TIMES: Final = 2
 
@@ -73,6 +75,16 @@ def part_node(faults: Faults, fault: Fault) -> bool:
     (`pause_minority`), or goes on alone until they see each other again: then one part is restarted, by
     RabbitMQ (`autoheal`) or by an operator (`ignore`)."""
     return _hurt(faults, fault, Cluster.part_node, Cluster.heal_node)
+
+
+@fault(often=0)
+def slow_members(faults: Faults, fault: Fault) -> bool:
+    """From now on the leaders of quorum queues have acks up to 30 ms before any other member. If the node of
+    one is lost then, its successor knows nothing of them."""
+    cluster = faults.world.broker
+    if isinstance(cluster, Cluster):
+        cluster.alone_ms = 1 + fault.amount % _ALONE_MS
+    return isinstance(cluster, Cluster)
 
 
 @fault(often=0)

@@ -20,7 +20,7 @@ def _as_it_begins(session: Any, change: Callable[[], None]) -> None:
     session._commit = first
 
 
-@planted("loss", "liveness", seed=116, cluster=True)
+@planted("loss", "liveness", "going_on", seed=116, cluster=True)
 def parked_on_one_node(lane: Any, session: Any, store: Any) -> None:
     """What came in through quorum queues is parked in a classic queue, on one node."""
 
@@ -30,7 +30,7 @@ def parked_on_one_node(lane: Any, session: Any, store: Any) -> None:
     _as_it_begins(session, change)
 
 
-@planted("fence", seed=159, cluster=True)
+@planted("fence", seed=23, cluster=True)
 def leads_on_with_its_epoch(lane: Any, session: Any, store: Any) -> None:
     """A leader whose node was given up never hears that it has lost the lock, and Redis takes its commits."""
     keys = store.world.redis.keys
@@ -52,6 +52,15 @@ def leads_on_with_its_epoch(lane: Any, session: Any, store: Any) -> None:
 def waits_for_an_election_as_long_as_it_likes(lane: Any, session: Any, store: Any) -> None:
     """A new leader gives quorum queues far more time to elect their leaders than they need."""
     store.world.election_s = 20.0
+
+
+@planted("duplicates", seed=113, cluster=True)
+def acks_of_a_lost_leader_count(lane: Any, session: Any, store: Any) -> None:
+    """Settled messages whose acks nobody has proven are new to the next leader."""
+    for inbound in lane.state.inbounds:
+        recovery = inbound.recovery
+        if recovery is not None:
+            recovery._settled.clear()
 
 
 @planted("order", "duplicates", seed=76, cluster=True)
