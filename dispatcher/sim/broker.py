@@ -115,7 +115,7 @@ class Broker:
 
     def declare(
         self, name: str, *, quorum: bool = False, owner: ConnectionEnd | None = None, length_max: int = 0,
-        dead_letter: tuple[str, str] | None = None, at: Node | None = None,
+        dead_letter: tuple[str, str] | None = None, at: Node | None = None, stream: bool = False,
     ) -> Queue:  # fmt: skip
         if not name:
             self.named += 1
@@ -124,7 +124,7 @@ class Broker:
         if queue is None:
             queue = self.queues[name] = Queue(name, quorum=quorum, owner=owner, length_max=length_max)
             queue.declared_at_ms = self.scheduler.now_ms
-            queue.dead_letter = dead_letter
+            queue.dead_letter, queue.stream = dead_letter, stream
             self.place(queue, owner.node if owner is not None else at)
             if self.declared is not None:
                 self.declared(queue)

@@ -158,6 +158,7 @@ class BrokerChannel:
     def _forgotten(self, acks: list[QueueAck]) -> list[Stored]:
         """Their messages, which are in the queue again."""
         for ack in acks:
+            ack.queue.has_forgotten = True
             if not ack.is_answered and not self.closed and self._is_misled(ack.queue):
                 self._unreal.append(ack)  # it may be answered yet
             else:
@@ -204,6 +205,8 @@ class BrokerChannel:
 
     def _acked(self, ack: QueueAck) -> None:
         broker, queue = self.connection.broker, ack.queue
+        if ack.is_reject:
+            self._dead_letter(queue, ack.message)
         queue.acked(ack.message, broker.scheduler.now_ms)
         broker.observer.acked(queue, ack.message)
         if queue.quorum:
@@ -217,26 +220,25 @@ class BrokerChannel:
 
     def reject(self, tag: int) -> None:
         """basic.nack without `requeue`: the message goes to its queue's dead letter exchange and is acked."""
-        if tag not in self.unacked:
-            raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+        self.ack(tag, False, is_reject=True)
+
+    def _dead_letter(self, queue: Queue, message: Stored) -> None:
         broker = self.connection.broker
-        queue, _, message = self.unacked[tag]
         if queue.dead_letter is not None:
             exchange, key = queue.dead_letter
             properties = with_death(message.properties, queue.name)
             for target in broker.routes(exchange, key, self.node) or []:
                 copy = broker.put(target, exchange.encode(), key.encode(), properties, message.body)
                 copy.synced = True
-        self.ack(tag, False)
 
-    def ack(self, tag: int, multiple: bool) -> None:
+    def ack(self, tag: int, multiple: bool, *, is_reject: bool = False) -> None:
         broker, tags = self.connection.broker, self._tags(tag, multiple)
         if not tags:
             raise Refusal(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
         queues: dict[Queue, None] = {}
         for known in tags:
             queue, consumer, message = self.unacked.pop(known)
-            ack = QueueAck(self, queue, message, broker.scheduler.now_ms)
+            ack = QueueAck(self, queue, message, broker.scheduler.now_ms, is_reject=is_reject)
             if known in self._void:
                 self._void.discard(known)
                 if self._is_misled(queue):

@@ -44,18 +44,21 @@ _SLOWER: Final = (1, 2, 4, 4)
 def on_cluster(random: Random, scenario: RunScenario) -> RunScenario:
     """The same lane on a cluster."""
     is_quorum, own = random.choice(_KINDS)
-    slower = random.choice(_SLOWER)
+    slower, hands_over = random.choice(_SLOWER), scenario.hands_over
     messages = tuple(plan._replace(at_ms=plan.at_ms * slower) for plan in scenario.messages)
     return replace(
         scenario, theme="cluster", partitions=random.choice(HANDLINGS), messages=messages,
         inbounds=tuple((name, weight, is_quorum) for name, weight, _ in scenario.inbounds),
-        options={**scenario.options, "queue_type": own, "history": None},
+        options={**scenario.options, "queue_type": own},
         redis_ms=tuple(random.choice(scenario.redis_ms) for _ in range(random.choice((1, 2, 2, 3)))),
-        faults=_faults(random, 1_000 + max(plan.at_ms for plan in messages), may_lose=is_quorum),
+        faults=_faults(
+            random, 1_000 + max(plan.at_ms for plan in messages), may_lose=is_quorum and not hands_over,
+            others=tuple(kind for kind in _OTHERS if not (hands_over and kind == "rebalance")),
+        ),
     )  # fmt: skip
 
 
-def _faults(random: Random, busy_ms: int, *, may_lose: bool) -> tuple[Fault, ...]:
+def _faults(random: Random, busy_ms: int, *, may_lose: bool, others: tuple[str, ...]) -> tuple[Fault, ...]:
     """Nodes are hurt one after the other, and the rest happens at any time. `may_lose`: for good."""
 
     def fault(kind: str, at_ms: float) -> Fault:
@@ -66,7 +69,7 @@ def _faults(random: Random, busy_ms: int, *, may_lose: bool) -> tuple[Fault, ...
     for kind in random.choices(NODE_FAULTS, k=random.choice((1, 1, 2, 3))):
         faults.append(fault(kind if may_lose or kind != "lose_node" else "kill_node", at_ms))
         at_ms += random.expovariate(1 / _APART_MS)
-    for kind in random.choices(_OTHERS, k=random.choice((0, 1, 2, 4))):
+    for kind in random.choices(others, k=random.choice((0, 1, 2, 4))):
         faults.append(fault(kind, random.random() * max(busy_ms, at_ms)))
     if random.random() < _SLOW_MEMBERS:
         faults.append(fault("slow_members", 0)._replace(patient=False))

@@ -332,10 +332,10 @@ class BrokerConnection:
         if queue is None:
             queue = broker.declare(
                 name, quorum=quorum, owner=self if exclusive else None, length_max=length_max,
-                dead_letter=dead_letter, at=self.node,
+                dead_letter=dead_letter, at=self.node, stream=stream,
             )  # fmt: skip
-            queue.stream, queue.single_active = stream, single_active
-        if not (queue.quorum or broker.reaches(self.node, queue)):
+            queue.single_active = single_active
+        if not (queue.replicated or broker.reaches(self.node, queue)):
             self._ask_later(queue, number, self.declare, token, name, passive, exclusive, quorum)
             return
         broker.drop_expired(queue)

@@ -50,8 +50,9 @@ class Environment:
         self.broker = Broker(self.scheduler, self.history)
         if scenario.partitions:
             self.broker = cluster = Cluster(self.scheduler, self.history, scenario.seed, scenario.partitions)
-            if not all(quorum for _, _, quorum in scenario.inbounds):
-                cluster.classic_home = cluster.nodes[0]
+            if scenario.hands_over:
+                cluster.at_home = (self.names.consumer(""), self.names.rejected)
+            cluster.is_all_at_home = not all(quorum for _, _, quorum in scenario.inbounds)
         self.redis = Redis(self.scheduler)
         self.redis.on_commit = self.history.committed
         self.redis.on_lead = self.history.raised

@@ -237,10 +237,12 @@ class RunHistory:
     def _begin_again(self, uid: int) -> None:
         """A leader takes a message for new. That is excused if RabbitMQ has forgotten its ack, and the leader
         can't know that (docs/guarantees.md, "On a cluster"): from now on it is another message."""
-        forgotten = self._forgotten.get(uid)
-        if forgotten is None or not self._is_excusable(uid, forgotten):
+        former, forgotten = self.lives[uid], self._forgotten.get(uid)
+        if forgotten is None and former.is_behind_newer and former.over and former.last is not None:
+            forgotten = ForgottenAck(former.last, False, self.leaderships)
+        if forgotten is None or not self._is_excusable(former, forgotten):
             return
-        former, message = self.lives[uid], forgotten.message
+        message = forgotten.message
         self._forgotten[uid] = ForgottenAck(message, False, self.leaderships)
         self.met["broker", "gave a message twice"] += 1
         if former.twins > 1 or not former.over:  # the former one is to be handed over as well
@@ -255,10 +257,9 @@ class RunHistory:
         self._unsettled[uid] = life
         self._tell("begins_again", life)
 
-    def _is_excusable(self, uid: int, forgotten: ForgottenAck) -> bool:
+    def _is_excusable(self, life: Life, forgotten: ForgottenAck) -> bool:
         """The ack was proven, RabbitMQ has lost the order, or the journal has the message twice since, and
         nobody can tell which one comes back after one more fail-over (G-4)."""
-        life = self.lives[uid]
         is_twice = life.is_again and life.over and self.leaderships > forgotten.leaderships
         return forgotten.is_answered or forgotten.message.is_behind_newer or is_twice
 

@@ -94,6 +94,11 @@ class Life:
             self.number = number if isinstance(number, int) and number > 0 else 0
 
     @property
+    def is_behind_newer(self) -> bool:
+        """RabbitMQ gives it back behind newer ones: it forgot acks, so more came back than was delivered."""
+        return self.last is not None and self.last.is_behind_newer
+
+    @property
     def over(self) -> bool:
         """Whether the message is done with: settled, dead, lost, expired, or taken out by an operator."""
         if self.settled or self.buried > 0 or self.lost or self.expired or self.purges:

@@ -1,7 +1,7 @@
 """A modelled RabbitMQ cluster: nodes, who of them sees whom, leaders of quorum queues, homes of classic ones.
 
-A quorum queue is one log here, which only a leader with a majority changes. What a node says to a queue that
-it can't reach waits at that node, as long as the connection lives on which it came.
+A quorum queue, or a stream, is one log here, which only a leader with a majority changes. What a node says to
+a queue that it can't reach waits at that node, as long as the connection lives on which it came.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Cluster(Broker):
         self.nodes = [Node(f"n{number}") for number in range(NODES)]
         self.handling = handling
         self.hurt: Node | None = None
-        self.classic_home: Node | None = None  # where all durable classic queues are; None: anywhere
+        self.at_home: tuple[str, ...] = ()  # durable classic queues whose names begin so are on one node …
+        self.is_all_at_home = False  # … or all of them
         self._chance = Random(f"{seed} nodes")  # apart: all that concerns nodes comes from it
         self._elections.seed(f"{seed} elections")
         self._waiting: list[Waiting] = []
@@ -86,7 +87,7 @@ class Cluster(Broker):
         return self._chance.choice([node for node in self.nodes if node.works])
 
     def reaches(self, node: Node, queue: Queue) -> bool:
-        if queue.quorum and queue.elects:
+        if queue.replicated and queue.elects:
             return self._has_majority(node)
         return self.talk(node, queue.node)
 
@@ -94,7 +95,7 @@ class Cluster(Broker):
         queue = self.queues.get(name)
         if queue is None or node in queue.forgotten_by:
             return None
-        if not queue.quorum and queue.node is not node and self._is_given_up(node, queue.node):
+        if not queue.replicated and queue.node is not node and self._is_given_up(node, queue.node):
             home = f"home node '{queue.node.name}' of durable queue '{name}' in vhost 'sim'"
             raise Refusal(404, f"NOT_FOUND - {home} is down or inaccessible")
         return queue
@@ -108,16 +109,17 @@ class Cluster(Broker):
         return queues and [
             queue for queue in queues
             if node not in queue.forgotten_by
-            and (queue.quorum or queue.node is node or not self._is_given_up(node, queue.node))
+            and (queue.replicated or queue.node is node or not self._is_given_up(node, queue.node))
         ]  # fmt: skip
 
     def place(self, queue: Queue, node: Node | None) -> None:
-        if self.classic_home is not None and not queue.quorum and queue.owner is None:
-            node = self.classic_home
+        if not queue.replicated and queue.owner is None:
+            is_at_home = self.is_all_at_home or queue.name.startswith(self.at_home)
+            node = self.nodes[0] if is_at_home else node
         queue.node = node or self._chance.choice(self.nodes)
         # Checkers compare the places of settles: behind those of a queue that was lost.
         queue.stored_count = self._stored_counts.pop(queue.name, 0)
-        if queue.quorum and not self._has_majority(queue.node):
+        if queue.replicated and not self._has_majority(queue.node):
             self._lose_leader(queue, GONE_MS)
         if queue.owner is not None:
             queue.forgotten_by |= {other for other in self.nodes if self._is_given_up(other, queue.node)}
@@ -130,7 +132,7 @@ class Cluster(Broker):
         answers at its own node as if it led."""
         if queue.former is not None and queue.former.node is node:
             return queue.former.ready, queue.former.readers
-        if queue.quorum and (queue.elects or not self.reaches(node, queue)):
+        if queue.replicated and (queue.elects or not self.reaches(node, queue)):
             return 0, 0
         return super().counts(node, queue)
 
@@ -163,7 +165,7 @@ class Cluster(Broker):
             if self.reaches(node, queue):
                 store()
                 told[channel] = None
-            elif not queue.quorum and self._is_given_up(node, queue.node):
+            elif not queue.replicated and self._is_given_up(node, queue.node):
                 channel.refuse(tag)
                 told[channel] = None
             else:
@@ -173,8 +175,8 @@ class Cluster(Broker):
 
     # -- leaders --
 
-    def _quorum_queues(self) -> list[Queue]:
-        return [queue for queue in self.queues.values() if queue.quorum]
+    def _replicated_queues(self) -> list[Queue]:
+        return [queue for queue in self.queues.values() if queue.replicated]
 
     def _lose_leader(self, queue: Queue, after_ms: tuple[int, int]) -> None:
         if not queue.elects:
@@ -246,11 +248,11 @@ class Cluster(Broker):
         for queue in list(self.queues.values()):
             if queue.owner is not None and queue.node is node:
                 queue.forgotten_by.add(by)
-            elif queue.quorum and queue.node is by and not queue.elects:
+            elif queue.replicated and queue.node is by and not queue.elects:
                 for consumer in list(queue.consumers):
                     self._look_at(queue, consumer)
                 self.pump(queue)
-            elif not queue.quorum and queue.node is by:
+            elif not queue.replicated and queue.node is by:
                 self._drop_consumers(queue, lambda consumer: consumer.channel.node is node)
 
     def _drop_consumers(self, queue: Queue, is_meant: Callable[[QueueConsumer], bool]) -> None:
@@ -266,7 +268,7 @@ class Cluster(Broker):
             node.unseen.discard(other)
             other.unseen.discard(node)
         self._forget_former(node)
-        for queue in self._quorum_queues():
+        for queue in self._replicated_queues():
             if not queue.elects:
                 for consumer in list(queue.consumers):
                     self._look_at(queue, consumer)
@@ -303,7 +305,7 @@ class Cluster(Broker):
         node.running, node.frozen = False, False
         self._forget_former(node)
         self.observer.killed()
-        for queue in self._quorum_queues():
+        for queue in self._replicated_queues():
             if queue.node is node:
                 self._lose_leader(queue, GONE_MS)
             for consumer in queue.consumers:
@@ -314,7 +316,7 @@ class Cluster(Broker):
         for connection in [connection for connection in self.connections if connection.node is node]:
             connection.ended_by_broker(why)
         for queue in list(self.queues.values()):
-            if queue.node is node and not queue.quorum:
+            if queue.node is node and not queue.replicated:
                 self._end_classic(queue, in_order=in_order)
         node.unseen.clear()
         self._changed()
@@ -361,7 +363,7 @@ class Cluster(Broker):
         for queue in list(self.queues.values()):
             for consumer in [c for c in queue.consumers if c.channel.node is node]:
                 queue.consumers.remove(consumer)
-            if not queue.quorum and queue.node is node:
+            if not queue.replicated and queue.node is node:
                 self.observer.lost(queue, [*queue.returned, *queue.ready])
                 self._stored_counts[queue.name] = queue.stored_count
                 self.delete(queue)
@@ -372,7 +374,7 @@ class Cluster(Broker):
         self.hurt = node
         self._times[node] += 1
         node.frozen = True
-        for queue in self._quorum_queues():
+        for queue in self._replicated_queues():
             if queue.node is node:
                 self._lose_leader(queue, STILL_MS)
         for connection in self.connections:
@@ -420,7 +422,7 @@ class Cluster(Broker):
         for other in self._others(node):
             node.unseen.add(other)
             other.unseen.add(node)
-        for queue in self._quorum_queues():
+        for queue in self._replicated_queues():
             if queue.node is node:
                 self._lose_leader(queue, GONE_MS)
         for other in self._others(node):

@@ -65,7 +65,7 @@ class Stored:
         self.persistent = is_persistent(properties)
         self.redelivered = False
         self.deliveries = 0
-        self.is_behind_newer = False  # a quorum queue got it back when newer ones had come back and not gone
+        self.is_behind_newer = False  # where acks were forgotten: it came back behind newer ones
         self.synced = False  # on disk: a killed broker has it
         self.expires_at_ms = 0
 
@@ -125,15 +125,18 @@ _NOWHERE: Final = Node("")
 
 
 class QueueAck:
-    """One that a quorum queue's leader has, or that can't reach it yet."""
+    """One that the leader of a quorum queue has, or that can't reach its queue yet."""
 
-    __slots__ = ("at_ms", "channel", "is_answered", "message", "queue")
+    __slots__ = ("at_ms", "channel", "is_answered", "is_reject", "message", "queue")
 
-    def __init__(self, channel: ChannelEnd, queue: Queue, message: Stored, at_ms: int) -> None:
+    def __init__(
+        self, channel: ChannelEnd, queue: Queue, message: Stored, at_ms: int, *, is_reject: bool
+    ) -> None:
         self.channel = channel
         self.queue = queue
         self.message = message
         self.at_ms = at_ms
+        self.is_reject = is_reject  # the message goes to the dead letter exchange
         self.is_answered = False  # so is a passive declare that came after it on its channel
 
 
@@ -191,9 +194,15 @@ class Queue:
         self.elsewhere: dict[Stored, Stored] = {}
         self.node = _NOWHERE  # its home; of a quorum queue that of its leader
         self.former: FormerLeader | None = None  # quorum: it is cut off, and answers what it knows
+        self.has_forgotten = False  # acks: so more may come back than a consumer has room for
         self.fresh_acks: deque[QueueAck] = deque()  # quorum: perhaps no other member has them yet
         self.forgotten_by: set[Node] = set()  # nodes that took its node for down, and don't know it any more
         self.stored_count = 0  # how many messages it ever had
+
+    @property
+    def replicated(self) -> bool:
+        """On a cluster it has a leader and a member on each node."""
+        return self.quorum or self.stream
 
     # -- in --
 
@@ -222,9 +231,10 @@ class Queue:
             self._merge(messages)
 
     def _return_behind(self, messages: list[Stored]) -> None:
-        newest = max((message.position for message in self.returned), default=0)
-        for message in messages:
-            message.is_behind_newer |= message.position < newest
+        if self.has_forgotten:
+            newest = max((message.position for message in self.returned), default=0)
+            for message in messages:
+                message.is_behind_newer |= message.position < newest
         self.returned.extend(messages)
 
     def take_back(self) -> None:

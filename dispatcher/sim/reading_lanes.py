@@ -14,7 +14,7 @@ from dispatcher.sim.scenario import Fault, RunScenario
 SHARE: Final = 0.06
 #: Where a broker is killed or refuses a copy, or Redis forgets, X-7 promises no order. Nothing may be lost.
 WITHOUT_ORDER: Final = frozenset({
-    "kill_broker", "nack", "redis_loses_last", "redis_loses_all", "wipe",
+    "kill_broker", "kill_node", "nack", "redis_loses_last", "redis_loses_all", "wipe",
 })  # fmt: skip
 #: Faults that strike here: all but those of consumers that speak, and what operators do with groups.
 _FAULTS: Final = frozenset({

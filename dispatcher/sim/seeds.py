@@ -130,7 +130,7 @@ OPTIONS: Final[dict[str, Callable[[Random, str], Any]]] = {
 def make_scenario(seed: int, messages: int | None = None, *, cluster: bool = False) -> RunScenario:
     """The scenario of a seed; `messages` overrides how many there are. `cluster`: on several nodes."""
     if cluster:
-        return on_cluster(Random(f"{seed} cluster"), _draw_lane(seed, messages))
+        return on_cluster(Random(f"{seed} cluster"), draw_scenario(seed, messages))
     scenario = _with_hanging(Random(f"{seed} hanging"), draw_scenario(seed, messages))
     scenario = _with_lost_copies(Random(f"{seed} losing copies"), scenario)
     scenario = _with_returns(Random(f"{seed} delivering again"), scenario)

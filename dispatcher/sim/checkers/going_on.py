@@ -38,6 +38,7 @@ class GoingOnChecker(Checker):
         is_replicated = all(quorum for _, _, quorum in scenario.inbounds) and not scenario.hands_over
         self._is_replicated = is_replicated and scenario.options["queue_type"] is not QueueKind.CLASSIC
         self._refused = {plan.uid for plan in scenario.messages if plan.refused}  # nobody may take these
+        self._ending = {plan.uid for plan in scenario.messages if plan.refused == "connection"}
         self._fault = ""  # the latest one of a node
         self._still_since_ms = 0  # since when the lane has stood still, as far as that counts
         self._frozen_ms = 0  # how long a node has stood still after the latest fault
@@ -83,11 +84,13 @@ class GoingOnChecker(Checker):
         return ALLOWED_MS[self._fault] + self._frozen_ms
 
     def _is_excused(self, cluster: Cluster) -> bool:
-        """Whether it may wait until all nodes see each other again, or for a slow connection."""
+        """Whether it may wait until all nodes see each other again, for a slow connection, or for the end of
+        a message that costs each leader its connection."""
         may_be_apart = self._fault in PARTS and cluster.handling != "pause_minority"
         waits_for_node = (may_be_apart or not self._is_replicated) and cluster.hurt is not None
         is_slow = any(connection.up.slow_ms for connection in cluster.connections)
-        return waits_for_node or is_slow
+        lives = (self.world.history.lives.get(uid) for uid in self._ending)
+        return waits_for_node or is_slow or any(life is not None and not life.over for life in lives)
 
     def _stands_still(self) -> bool:
         if any(consumer.is_busy for consumer in self.world.consumers):

@@ -86,7 +86,7 @@ class OrderChecker(Checker):
                 break
             over = earlier.over or earlier.given_up or earlier.expires or earlier.unsure
             elsewhere = earlier.repeated and self.world.ordered_group(earlier.group) != group
-            behind = earlier.uid in self._behind and life.uid in self._parked
+            behind = earlier.is_behind_newer or (earlier.uid in self._behind and life.uid in self._parked)
             if over or elsewhere or behind or (self._holds and may_go_before(life, earlier)):
                 continue
             if incarnation not in earlier.done_by:
