@@ -58,6 +58,7 @@ class BrokerChannel:
         self._late: list[Any] | None = None  # what queues have said and the channel has not passed on yet
         self._unconfirmed: dict[int, bool] = {}  # tag → answered
         self._nacked: list[int] = []
+        self._takers: set[Queue] = set()  # queues that have taken what was published here
 
     @property
     def node(self) -> Node:
@@ -260,6 +261,10 @@ class BrokerChannel:
             return [tag] if tag in self.unacked else []
         return list(takewhile(lambda known: known <= tag, self.unacked))
 
+    def is_new_to(self, queue: Queue) -> bool:
+        """Whether the queue has taken nothing yet that was published here."""
+        return queue not in self._takers
+
     def lose_queue(self, consumer: QueueConsumer) -> None:
         """The queue of this consumer is deleted: its client is told."""
         if self.connection.open and not self.closed:
@@ -340,6 +345,7 @@ class BrokerChannel:
     ) -> bool:  # fmt: skip
         """Whether it is confirmed later."""
         broker = self.connection.broker
+        self._takers.add(queue)
         message = broker.put(queue, exchange, key, properties, body, uid, expires_ms)
         if not message.persistent or queue.owner is not None:
             return False

@@ -39,6 +39,9 @@ STARTS_MS: Final = (300, 2_000)
 HEALS_MS: Final = (50, 3_000)
 #: Until operators know that a node is lost for good.
 FORGOTTEN_MS: Final = (1_000, 16_000)
+#: How long a channel's first message waits for a quorum queue that its node can't reach before it is refused:
+#: at most `net_ticktime` and 5 s.
+REFUSED_MS: Final = (0, 11_000)
 _LOOK_MS: Final = 200
 
 
@@ -63,8 +66,11 @@ class Cluster(Broker):
         self.is_all_at_home = False  # … or all of them
         self._chance = Random(f"{seed} nodes")  # apart: all that concerns nodes comes from it
         self._elections.seed(f"{seed} elections")
+        self._refusals = Random(f"{seed} refusals")
         self._waiting: list[Waiting] = []
         self.alone_ms = 0  # for so long the leader of a quorum queue has an ack before another member
+        #: Whose messages went to the leader of a quorum queue that their node had lost sight of.
+        self._unheard: set[tuple[ChannelEnd, Queue]] = set()
         self._stored_counts: dict[str, int] = {}  # of queues that are lost for good
         self._times: dict[Node, int] = dict.fromkeys(self.nodes, 0)  # how often each was hurt, or mended
 
@@ -137,12 +143,28 @@ class Cluster(Broker):
         return super().counts(node, queue)
 
     def takes(self, channel: ChannelEnd, queue: Queue) -> bool:
-        if any(waiting.channel is channel and waiting.queue is queue for waiting in self._waiting):
+        if (channel, queue) in self._unheard and self.reaches(channel.node, queue):
+            self._unheard.discard((channel, queue))  # the leader misses what went before, and asks for it
+            self._store_waiting()
+        if any(waiting[:2] == (channel, queue) for waiting in self._waiting):
             return False
         return self.reaches(channel.node, queue)
 
     def store_later(self, channel: ChannelEnd, queue: Queue, tag: int, store: Callable[[], None]) -> None:
         self._waiting.append(Waiting(channel, queue, tag, store))
+        if queue.quorum and not queue.elects and self._is_given_up(channel.node, queue.node):
+            self._unheard.add((channel, queue))
+        if queue.quorum and channel.is_new_to(queue):
+            self.scheduler.after(self._refusals.randint(*REFUSED_MS), self._refuse_first, channel, queue)
+
+    def _refuse_first(self, channel: ChannelEnd, queue: Queue) -> None:
+        """A queue has to know who publishes before it takes anything; nobody waits for longer for that."""
+        if channel.is_new_to(queue):
+            refused = [waiting for waiting in self._waiting if waiting[:2] == (channel, queue)]
+            self._waiting = [waiting for waiting in self._waiting if waiting[:2] != (channel, queue)]
+            for waiting in refused:
+                channel.refuse(waiting.tag)
+            channel.send_confirms()
 
     def _tell_queues(self) -> None:
         """Messages, acks and questions that had to wait."""
@@ -162,7 +184,7 @@ class Cluster(Broker):
             node = channel.node
             if channel.closed:
                 continue
-            if self.reaches(node, queue):
+            if self.reaches(node, queue) and (channel, queue) not in self._unheard:
                 store()
                 told[channel] = None
             elif not queue.replicated and self._is_given_up(node, queue.node):
@@ -221,6 +243,8 @@ class Cluster(Broker):
             else:
                 self._look_at(queue, consumer)
         self._elect(queue, self._sync_run)
+        # Who publishes learns of a new leader, and sends again what nobody has answered.
+        self._unheard = {(channel, known) for channel, known in self._unheard if known is not queue}
         self._tell_queues()
 
     def _fail_to_connect(self, queue: Queue, leader: Node, consumer: QueueConsumer) -> None:
@@ -338,7 +362,8 @@ class Cluster(Broker):
                 channel.send_confirms()
         if in_order:
             queue.ack_log.clear()
-        self.observer.lost(queue, queue.survive_kill(self.scheduler.now_ms, self._chance))
+        lost = queue.survive_kill(self.scheduler.now_ms, self._chance, in_order=in_order)
+        self.observer.lost(queue, lost)
         self.observer.recovered(queue)
 
     def start_node(self, node: Node) -> None:

@@ -101,6 +101,9 @@ class ChannelEnd(Protocol):
     def take(self, queue: Queue, consumer: QueueConsumer, message: Stored) -> None:
         """The queue hands a message to a consumer of this channel."""
 
+    def is_new_to(self, queue: Queue) -> bool:
+        """Whether the queue has taken nothing yet that was published here."""
+
     def lose_queue(self, consumer: QueueConsumer) -> None:
         """The queue of this consumer is deleted."""
 
@@ -327,8 +330,9 @@ class Queue:
 
     # -- a kill --
 
-    def survive_kill(self, now_ms: int, random: Random) -> list[Stored]:
-        """Keep only messages on disk. Returns the lost messages (never those whose confirm was due)."""
+    def survive_kill(self, now_ms: int, random: Random, *, in_order: bool = False) -> list[Stored]:
+        """Keep only messages on disk. Returns the lost messages (never those whose confirm was due). After an
+        end in order a classic queue knows what it has delivered, and flags nothing else."""
         kept: list[Stored] = []
         lost: list[Stored] = []
         came_back = set(self.returned)
@@ -351,7 +355,7 @@ class Queue:
             self.ready = deque(message for message in kept if message not in came_back)
             return lost
         for message in kept:
-            message.redelivered = True
+            message.redelivered |= not in_order
         self.ready = deque(sorted(kept, key=lambda message: message.position))
         return lost
 

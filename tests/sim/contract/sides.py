@@ -12,6 +12,8 @@ from dispatcher.settings import RabbitSettings
 from dispatcher.sim.broker import Broker
 from dispatcher.sim.link import SimLink
 from dispatcher.sim.loop import ProcessLoop, Scheduler
+from dispatcher.sim.nodes import Cluster
+from dispatcher.sim.queues import Node
 
 T = TypeVar("T")
 VIRTUAL_MS_MAX = 60_000
@@ -86,5 +88,25 @@ def run_with_modelled_broker(script: Callable[[Connect, Broker], Awaitable[T]], 
             return recorded
 
         return await script(connect, broker)
+
+    return on_virtual_time(seed, begin)
+
+
+def run_on_modelled_cluster(
+    script: Callable[[Cluster, Callable[[Node], Awaitable[Recorded]]], Awaitable[T]], seed: int, handling: str
+) -> T:
+    """The script gets the cluster, and what opens a link to one of its nodes."""
+
+    async def begin(scheduler: Scheduler, process: ProcessLoop) -> T:
+        cluster = Cluster(scheduler, _Nobody(), seed, handling)  # type: ignore[arg-type]
+
+        async def connect(node: Node) -> Recorded:
+            recorded = Recorded()
+            recorded.link = await SimLink.open(
+                cluster, process, name="contract", on_events=recorded.note, node=node
+            )
+            return recorded
+
+        return await script(cluster, connect)
 
     return on_virtual_time(seed, begin)
