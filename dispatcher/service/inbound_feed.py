@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import structlog
@@ -55,6 +56,8 @@ ELECTION_S: Final = 2.0
 NO_ANSWER_S: Final = 0.25
 #: How soon a message in a queue that seemed to be empty is seen.
 SILENCE_POLL_S: Final = 0.1
+#: How long a lane waits for an inbound queue before the log says so. Elections and lost nodes take less.
+AWAITED_S: Final = 10.0
 #: How many messages of a classic queue are fetched before their size is known.
 FIRST_WINDOW: Final = 16
 #: A look-ahead up to this is taken at once.
@@ -79,7 +82,7 @@ class InboundSource(NamedTuple):
 
 async def open_inbound(
     link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0,
-    silent_s: float = 0.0, fence: Fence | None = None,
+    silent_s: float = 0.0, fence: Fence | None = None, awaited_s: float = AWAITED_S,
 ) -> InboundSource:  # fmt: skip
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
@@ -97,8 +100,38 @@ async def open_inbound(
     without a leader has neither messages nor consumers; a leader of the lane believes that only after this
     time. A node that is cut off from the queue's leader says so for as long as it is cut off. So, if
     `silent_s` is not 0, an answer counts only directly after a proof of the lock, which takes a majority of
-    the nodes.
+    the nodes. `awaited_s`: after this time the log names the queue.
     """
+    with _awaiting(queue, awaited_s):
+        return await _open_inbound(
+            link, queue, consumer_tag, look_ahead, election_s=election_s, ghosts=ghosts, silent_s=silent_s,
+            fence=fence,
+        )  # fmt: skip
+
+
+@contextmanager
+def _awaiting(queue: str, awaited_s: float) -> Iterator[None]:
+    """Tells operators of a queue that a lane waits for, and that this has ended."""
+    loop = asyncio.get_running_loop()
+    begun_s, told = loop.time(), []
+
+    def tell() -> None:
+        told.append(queue)
+        log.warning("inbound_queue_awaited", queue=queue, seconds=awaited_s)
+
+    timer = loop.call_later(awaited_s, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()
+    if told:
+        log.info("inbound_queue_answers", queue=queue, seconds=round(loop.time() - begun_s, 1))
+
+
+async def _open_inbound(
+    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int,
+    silent_s: float, fence: Fence | None,
+) -> InboundSource:  # fmt: skip
     classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
     patience_s = FORMER_LEADER_S

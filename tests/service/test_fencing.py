@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.amqp.link import Link
 from dispatcher.amqp.methods import BasicConsume
@@ -13,6 +14,7 @@ from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.fencing import Fence, unless_fenced, until_fenced
 from dispatcher.service.inbound_feed import open_inbound
 from tests.service.harness import LANE, Bench
+from tests.waiting import eventually
 
 NOW_MS = 1_790_000_000_000
 
@@ -171,4 +173,26 @@ async def test_a_message_ends_the_wait_for_the_leader_of_an_empty_queue(bench: B
     assert await client.consumers("in") == 0
     client.send("in", b"1", "g")
     await taking
+    await link.close()
+
+
+async def test_the_log_names_a_queue_that_a_lane_waits_for(bench: Bench) -> None:
+    """Once, and once more when that has ended; not a queue that answers in time."""
+    client = await bench.client()
+    link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
+    with capture_logs() as logged:
+        for queue, silent_s in (("quick", 0.0), ("slow", 3_600.0)):
+            await client.declare(queue, **{"x-queue-type": "quorum"})
+            taking = asyncio.create_task(
+                open_inbound(link, queue, queue, 64, election_s=0, silent_s=silent_s, awaited_s=1.0)
+            )
+            if silent_s:
+                await eventually(lambda: bool(logged), what="a warning")
+                assert not taking.done()
+                client.send(queue, b"1", "g")
+            await taking
+    assert [(line["event"], line["log_level"], line["queue"]) for line in logged] == [
+        ("inbound_queue_awaited", "warning", "slow"),
+        ("inbound_queue_answers", "info", "slow"),
+    ]
     await link.close()
