@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any, Final, NamedTuple
 
 import structlog
 from pamqp import commands
@@ -80,9 +79,32 @@ class InboundSource(NamedTuple):
     ghosts: int = 0  # consumers that are counted, and whose nodes are away
 
 
+async def awaited(
+    lane: str, queue: str, opening: Coroutine[Any, Any, InboundSource], told_after_s: float = AWAITED_S
+) -> InboundSource:
+    """What `open_inbound` returns. If that takes long, the log names the queue, and tells the end of it."""
+    loop = asyncio.get_running_loop()
+    begun_s, told = loop.time(), False
+
+    def tell() -> None:
+        nonlocal told
+        told = True
+        log.warning("inbound_queue_awaited", lane=lane, queue=queue, seconds=told_after_s)
+
+    timer = loop.call_later(told_after_s, tell)
+    try:
+        source = await opening
+    finally:
+        timer.cancel()
+    if told:
+        took_s = round(loop.time() - begun_s, 1)
+        log.info("inbound_queue_answers", lane=lane, queue=queue, seconds=took_s)
+    return source
+
+
 async def open_inbound(
     link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int = 0,
-    silent_s: float = 0.0, fence: Fence | None = None, awaited_s: float = AWAITED_S,
+    silent_s: float = 0.0, fence: Fence | None = None,
 ) -> InboundSource:  # fmt: skip
     """Consume an inbound queue on a channel of its own, as its only consumer.
 
@@ -100,38 +122,8 @@ async def open_inbound(
     without a leader has neither messages nor consumers; a leader of the lane believes that only after this
     time. A node that is cut off from the queue's leader says so for as long as it is cut off. So, if
     `silent_s` is not 0, an answer counts only directly after a proof of the lock, which takes a majority of
-    the nodes. `awaited_s`: after this time the log names the queue.
+    the nodes.
     """
-    with _awaiting(queue, awaited_s):
-        return await _open_inbound(
-            link, queue, consumer_tag, look_ahead, election_s=election_s, ghosts=ghosts, silent_s=silent_s,
-            fence=fence,
-        )  # fmt: skip
-
-
-@contextmanager
-def _awaiting(queue: str, awaited_s: float) -> Iterator[None]:
-    """Tells operators of a queue that a lane waits for, and that this has ended."""
-    loop = asyncio.get_running_loop()
-    begun_s, told = loop.time(), []
-
-    def tell() -> None:
-        told.append(queue)
-        log.warning("inbound_queue_awaited", queue=queue, seconds=awaited_s)
-
-    timer = loop.call_later(awaited_s, tell)
-    try:
-        yield
-    finally:
-        timer.cancel()
-    if told:
-        log.info("inbound_queue_answers", queue=queue, seconds=round(loop.time() - begun_s, 1))
-
-
-async def _open_inbound(
-    link: Link, queue: str, consumer_tag: str, look_ahead: int, *, election_s: float, ghosts: int,
-    silent_s: float, fence: Fence | None,
-) -> InboundSource:  # fmt: skip
     classic = await kind_of_queue(link, queue) == CLASSIC
     window = FIRST_WINDOW if classic and look_ahead > SMALL_LOOK_AHEAD else look_ahead
     patience_s = FORMER_LEADER_S

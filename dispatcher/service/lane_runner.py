@@ -42,6 +42,7 @@ from dispatcher.service.inbound_feed import (
     STILL_NODE_S,
     InboundFeed,
     InboundSource,
+    awaited,
     open_inbound,
 )
 from dispatcher.service.lane_options import lane_options
@@ -458,11 +459,11 @@ class LaneRunner:
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
         fence = Fence(channels.prove_fence, lambda: store.fence(self._epoch_seconds_ms(), inbounds, parking))
         sources = await asyncio.gather(*(
-            open_inbound(
+            awaited(self.name, inbound.queue, open_inbound(
                 link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
                 election_s=self.election_s if restarted and not is_new else 0.0, ghosts=witness.ghosts,
                 silent_s=self.election_s if self._has_nodes and not is_new else 0.0, fence=fence,
-            )
+            ))
             for index, inbound in enumerate(self._lane.inbound)
         ))  # fmt: skip
         witness.ghosts = max(source.ghosts for source in sources)

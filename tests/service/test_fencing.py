@@ -12,7 +12,7 @@ from dispatcher.amqp.methods import BasicConsume
 from dispatcher.errors import ConfigurationError, Fenced, InvalidTransition
 from dispatcher.redis_store.store import LaneStore
 from dispatcher.service.fencing import Fence, unless_fenced, until_fenced
-from dispatcher.service.inbound_feed import open_inbound
+from dispatcher.service.inbound_feed import awaited, open_inbound
 from tests.service.harness import LANE, Bench
 from tests.waiting import eventually
 
@@ -183,16 +183,15 @@ async def test_the_log_names_a_queue_that_a_lane_waits_for(bench: Bench) -> None
     with capture_logs() as logged:
         for queue, silent_s in (("quick", 0.0), ("slow", 3_600.0)):
             await client.declare(queue, **{"x-queue-type": "quorum"})
-            taking = asyncio.create_task(
-                open_inbound(link, queue, queue, 64, election_s=0, silent_s=silent_s, awaited_s=1.0)
-            )
+            opening = open_inbound(link, queue, queue, 64, election_s=0, silent_s=silent_s)
+            taking = asyncio.create_task(awaited(LANE, queue, opening, 1.0))
             if silent_s:
                 await eventually(lambda: bool(logged), what="a warning")
                 assert not taking.done()
                 client.send(queue, b"1", "g")
             await taking
-    assert [(line["event"], line["log_level"], line["queue"]) for line in logged] == [
-        ("inbound_queue_awaited", "warning", "slow"),
-        ("inbound_queue_answers", "info", "slow"),
+    assert [(line["event"], line["log_level"], line["lane"], line["queue"]) for line in logged] == [
+        ("inbound_queue_awaited", "warning", LANE, "slow"),
+        ("inbound_queue_answers", "info", LANE, "slow"),
     ]
     await link.close()
