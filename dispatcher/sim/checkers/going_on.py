@@ -25,6 +25,8 @@ PARTS: Final = ("freeze_node", "part_node")
 #: What else is done to processes and to Redis is over by then.
 _OTHERS_MS: Final = 4_000
 _LOOK_MS: Final = 100
+#: Messages that RabbitMQ does not take again: they end connections, or stay here and may fill the look-ahead.
+_HINDERING: Final = ("connection", "everywhere")
 
 
 class GoingOnChecker(Checker):
@@ -38,7 +40,7 @@ class GoingOnChecker(Checker):
         is_replicated = all(quorum for _, _, quorum in scenario.inbounds) and not scenario.hands_over
         self._is_replicated = is_replicated and scenario.options["queue_type"] is not QueueKind.CLASSIC
         self._refused = {plan.uid for plan in scenario.messages if plan.refused}  # nobody may take these
-        self._ending = {plan.uid for plan in scenario.messages if plan.refused == "connection"}
+        self._hindering = {plan.uid for plan in scenario.messages if plan.refused in _HINDERING}
         self._fault = ""  # the latest one of a node
         self._still_since_ms = 0  # since when the lane has stood still, as far as that counts
         self._frozen_ms = 0  # how long a node has stood still after the latest fault
@@ -85,11 +87,11 @@ class GoingOnChecker(Checker):
 
     def _is_excused(self, cluster: Cluster) -> bool:
         """Whether it may wait until all nodes see each other again, for a slow connection, or for the end of
-        a message that costs each leader its connection."""
+        a message that costs each leader its connection, or that no queue takes."""
         may_be_apart = self._fault in PARTS and cluster.handling != "pause_minority"
         waits_for_node = (may_be_apart or not self._is_replicated) and cluster.hurt is not None
         is_slow = any(connection.up.slow_ms for connection in cluster.connections)
-        lives = (self.world.history.lives.get(uid) for uid in self._ending)
+        lives = (self.world.history.lives.get(uid) for uid in self._hindering)
         return waits_for_node or is_slow or any(life is not None and not life.over for life in lives)
 
     def _stands_still(self) -> bool:

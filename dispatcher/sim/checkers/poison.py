@@ -205,9 +205,10 @@ class PoisonChecker(Checker):
 
         A consumer that settled it did not die of it: it may come twice, when Redis forgot its id.
         """
-        if life.twins > 1 or len(self._holders[life.uid]) <= self._deaths_min or not self._is_known(life):
+        holders = self._holders.get(life.uid, [])  # none: it has ended, and RabbitMQ gave it back since
+        if life.twins > 1 or len(holders) <= self._deaths_min or not self._is_known(life):
             return False
-        former = set(self._holders[life.uid]) - {incarnation}
+        former = set(holders) - {incarnation}
         return sum(self._must_count(life, holder) for holder in former) >= self._deaths_min
 
     def _is_known(self, life: Life) -> bool:
