@@ -352,7 +352,7 @@ def _for_hand_over(
     """Persistent: it takes over the original's role; and where it came from, which dead letters say."""
     mode = 0 if head[0] & DELIVERY_MODE else DELIVERY_MODE
     added += b"".join((
-        number_field(HEADER_DELIVERY_MODE, _ABSENT_MODE if mode else tail[0]),
+        number_field(HEADER_DELIVERY_MODE, _ABSENT_MODE if mode or not tail else tail[0]),
         string_field(HEADER_ORIGIN.encode(), origin.encode()),
         string_field(HEADER_EXCHANGE.encode(), content.exchange),
         string_field(HEADER_ROUTING_KEY.encode(), content.routing_key),
