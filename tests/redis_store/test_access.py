@@ -347,7 +347,7 @@ async def test_a_redis_without_scripts_is_refused() -> None:
     with LocalRedis(config=[f'rename-command {name} ""' for name in commands]) as server:
         (problem,) = [line for line in await probe(RedisSettings(url=server.url), KEYS) if "EVAL" in line]
         assert problem.startswith("redis.url: Redis at")
-        with pytest.raises(ConfigurationError, match="lacks what lanes need: ERR unknown command 'SCRIPT'"):
+        with pytest.raises(ConfigurationError, match=r"lacks what lanes need: ERR unknown command .SCRIPT"):
             await store_at(url=server.url)
 
 
@@ -409,7 +409,7 @@ async def test_a_cluster_works_only_while_one_node_has_all_slots() -> None:
 
 async def _with_all_slots(server: LocalRedis) -> None:
     async with redis.asyncio.Redis.from_url(server.url) as client:
-        await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        await client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
 
         async def is_up() -> bool:
             facts = await client.execute_command("CLUSTER", "INFO")
