@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TRANSIENT = b"\x10\x00\x01"
 SEEDS = range(5)
-#: RabbitMQ restarts nodes by itself in a few seconds.
-HEALED_S = 40.0
+#: RabbitMQ restarts nodes by itself in a few seconds, as a rule; else the test does.
+HEALED_S = 20.0
 #: A node that is away has the leader of this queue, or the whole queue, or its owner …
 LED, HOMED, OWNED = "led", "homed", "owned"
 
@@ -309,7 +309,7 @@ class RealNodes:
             with suppress(DispatcherError):
                 await asyncio.to_thread(self._cluster.wait_for, self._cluster.nodes, HEALED_S)
                 return
-            losers = self._others(number)  # one waits in vain for Mnesia's tables now and then
+            losers = self._others(number)  # they wait in vain for each other, now and then
         else:
             losers = [self._cluster.nodes[number]]
         for node in losers:
