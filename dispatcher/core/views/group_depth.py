@@ -8,7 +8,7 @@ from dispatcher.core.state import LaneState
 
 def depth(state: LaneState, group: Group) -> int:
     """Its messages that wait, are in flight or are parked; expired ones may still be counted."""
-    here = sum(len(backlog.messages) for backlog in (group.backlogs or {}).values())
+    here = sum(len(backlog.messages) for backlog in group.backlogs.values()) if group.backlogs else 0
     return group.in_flight + here + state.parking.parked(group)
 
 

@@ -73,10 +73,11 @@ class GroupListing:
         return not left
 
     def _look_at(self, group: Group) -> None:
-        for index, backlog in (group.backlogs or {}).items():
-            depth, deepest = len(backlog.messages), self._deepest[index]
-            if deepest is None or depth > deepest[0]:
-                self._deepest[index] = (depth, group.id)
+        if group.backlogs:  # most groups have none
+            for index, backlog in group.backlogs.items():
+                depth, deepest = len(backlog.messages), self._deepest[index]
+                if deepest is None or depth > deepest[0]:
+                    self._deepest[index] = (depth, group.id)
         if not self._is_wanted(group):
             return
         self.total += 1
