@@ -50,7 +50,7 @@ SCREENED: Final = (
 #: What `violations` needs, and no more: these rows are written once more, and are many where a hot group is
 #: looked at.
 CLOSER: Final = (*_OF_GROUP, "inbound", "place", "turn", "began", "ended", "began_turn", *EVIDENCE)
-#: Tells the hand-overs of a group apart. Of several witnesses of one place the largest is shown.
+#: Names a hand-over within its group. If several are witnesses alike, the one with the largest name is shown.
 WHICH: Final = ("epoch", "group_seq", "attempt", "turn", "ordinal", "seq")
 #: What the rules ask for: rows are sorted several times, so they are narrow, and evidence is looked up later.
 _ASKED: Final = (

@@ -146,7 +146,7 @@ class ForwardingQueues:
             self._channels.handed.discard(channel)
             async with self._turn:
                 await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
-            # Until then we get what is handed over anew. RabbitMQ puts it back when the channel is closed.
+            # While we waited for our turn we still got what was handed over. RabbitMQ puts it back.
             del self._read[channel]
         self._report(QueueReleased(queue))
 

@@ -80,9 +80,12 @@ class InboundSource(NamedTuple):
 
 
 async def awaited(
-    lane: str, queue: str, opening: Coroutine[Any, Any, InboundSource], told_after_s: float = AWAITED_S
+    lane: str,
+    queue: str,
+    opening: Callable[[], Coroutine[Any, Any, InboundSource]],
+    told_after_s: float = AWAITED_S,
 ) -> InboundSource:
-    """What `open_inbound` returns. If that takes long, the log names the queue, and tells the end of it."""
+    """What `opening` returns. If that takes long, the log names the queue, and says when it has answered."""
     loop = asyncio.get_running_loop()
     begun_s, told = loop.time(), False
 
@@ -93,7 +96,7 @@ async def awaited(
 
     timer = loop.call_later(told_after_s, tell)
     try:
-        source = await opening
+        source = await opening()
     finally:
         timer.cancel()
     if told:

@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -459,8 +460,8 @@ class LaneRunner:
         inbounds, parking = [inbound.queue for inbound in self._lane.inbound], self._parking_queues()
         fence = Fence(channels.prove_fence, lambda: store.fence(self._epoch_seconds_ms(), inbounds, parking))
         sources = await asyncio.gather(*(
-            awaited(self.name, inbound.queue, open_inbound(
-                link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
+            awaited(self.name, inbound.queue, partial(
+                open_inbound, link, inbound.queue, f"inbound-{index}", self._lane.look_ahead,
                 election_s=self.election_s if restarted and not is_new else 0.0, ghosts=witness.ghosts,
                 silent_s=self.election_s if self._has_nodes and not is_new else 0.0, fence=fence,
             ))

@@ -59,17 +59,19 @@ class QuorumLock:
         """What happens on its channel, or the end of all. Raises DeliveredAgain if we get the message that we
         have."""
         arrives = self._next
-        if isinstance(event, Delivery):
-            if arrives is None or arrives.done() or (self._tag and event.redelivered):
-                self._lost = DeliveredAgain("RabbitMQ took back the lock, and gives it to us again")
-                if arrives is not None and not arrives.done():
-                    arrives.set_exception(self._lost)  # what is asked for would not be a proof any more
-                    arrives.exception()
-                raise self._lost
+        if not isinstance(event, Delivery):
+            self._end_wait(BrokerUnavailable(f"the lock is lost: {event}"))
+        elif arrives is None or arrives.done() or (self._tag and event.redelivered):
+            self._lost = DeliveredAgain("RabbitMQ took back the lock, and gives it to us again")
+            self._end_wait(self._lost)  # what is asked for would not be a proof any more
+            raise self._lost
+        else:
             arrives.set_result(event)
-        elif arrives is not None and not arrives.done():
-            arrives.set_exception(BrokerUnavailable(f"the lock is lost: {event}"))
-            arrives.exception()  # nobody may wait for it: what is asked meanwhile fails as well
+
+    def _end_wait(self, problem: BrokerUnavailable) -> None:
+        if self._next is not None and not self._next.done():
+            self._next.set_exception(problem)
+            self._next.exception()  # nobody may wait for it: what is asked meanwhile fails as well
 
     async def renew(self) -> None:
         """Give the message back for a new one, which only who leads can get: so it proves that we lead.

@@ -23,6 +23,8 @@ SYNC_S: Final = 30.0
 #: For others to take a primary for dead. On a busy machine servers stand still for a second, and each time
 #: another one would take over, with what it knows by chance.
 DOWN_AFTER_MS: Final = 3_000
+#: What Sentinel says of a fail-over, and what the replica in a Redis Cluster says of its own.
+SWITCHED, ELECTED = "+switch-master", "Failover election won"
 
 
 class Pair(NamedTuple):
@@ -141,14 +143,14 @@ class Watched(FailOver):
         return True
 
     def promote(self, pair: Pair) -> None:
-        self.planned += 1
         wait_until(lambda: is_master(pair.replica), PROMOTED_S, "the replica to be the master")
+        self.planned += 1
 
     def retire(self, former: LocalRedis) -> None:
         former.start()
 
     def promotions(self) -> int:
-        return _logged("+switch-master", [self._sentinel])
+        return times_said(SWITCHED, [self._sentinel])
 
 
 class Sharded(FailOver):
@@ -182,17 +184,17 @@ class Sharded(FailOver):
         return self._cluster.primary(LaneKeys.of(prefix, lane).meta) is pair.primary
 
     def promote(self, pair: Pair) -> None:
-        self.planned += 1
         self._cluster.primary(pair.key, pair.primary)
+        self.planned += 1
 
     def retire(self, former: LocalRedis) -> None:
         former.start()
 
     def promotions(self) -> int:
-        return _logged("Failover election won", self.servers)
+        return times_said(ELECTED, self.servers)
 
 
-def _logged(words: str, servers: Iterable[LocalNode]) -> int:
+def times_said(words: str, servers: Iterable[LocalNode]) -> int:
     """How often these servers have said so."""
     logs = [log.read_text(errors="replace") for server in servers for log in server.logs()]
     return sum(log.count(words) for log in logs)

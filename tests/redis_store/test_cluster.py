@@ -16,6 +16,7 @@ from dispatcher.redis_store.cluster import first_answer, primary_in, slot_of
 from dispatcher.redis_store.connection import RedisConnection
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
+from tests.chaos.fail_overs import ELECTED, times_said
 from tests.redis_store.cluster_nodes import LocalCluster, ask, port_of, stopped
 from tests.redis_store.conftest import Lane
 from tests.redis_store.samples import dispatched, entry, step
@@ -133,9 +134,11 @@ async def test_a_primary_is_killed(cluster: LocalCluster, lane: Lane) -> None:
     await write_state(store, whole_state())
     primary = cluster.primary(lane.keys.meta)
     ask(primary, "WAIT", 1, 5_000)
+    elected = times_said(ELECTED, cluster.nodes)
     primary.kill9()
     store.commit(step(dispatched(3)))
     assert await _stall_s(lane, cluster, primary, store) < STALL_S
+    assert times_said(ELECTED, cluster.nodes) == elected + 1  # chaos counts them
     assert lane.gaps == []
     assert (await lane.read()).records == [entry(dispatched(tag)) for tag in (1, 2, 3)]
 

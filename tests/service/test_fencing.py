@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -181,10 +182,10 @@ async def test_the_log_names_a_queue_that_a_lane_waits_for(bench: Bench) -> None
     client = await bench.client()
     link = await Link.open(bench.rabbitmq, name="following", on_events=lambda _: None)
     with capture_logs() as logged:
-        for queue, silent_s in (("quick", 0.0), ("slow", 3_600.0)):
+        for queue, silent_s, told_after_s in (("quick", 0.0, 60.0), ("slow", 3_600.0, 0.1)):
             await client.declare(queue, **{"x-queue-type": "quorum"})
-            opening = open_inbound(link, queue, queue, 64, election_s=0, silent_s=silent_s)
-            taking = asyncio.create_task(awaited(LANE, queue, opening, 1.0))
+            opening = partial(open_inbound, link, queue, queue, 64, election_s=0, silent_s=silent_s)
+            taking = asyncio.create_task(awaited(LANE, queue, opening, told_after_s))
             if silent_s:
                 await eventually(lambda: bool(logged), what="a warning")
                 assert not taking.done()

@@ -7,7 +7,7 @@ from typing import Any
 from dispatcher.amqp.events import Delivery
 from dispatcher.core.events import Event
 from dispatcher.core.forwarding.events import QueueReclaimed, QueueReleased
-from dispatcher.core.forwarding.orders import InspectQueue, ReclaimQueue, ReleaseQueue
+from dispatcher.core.forwarding.orders import ReclaimQueue, ReleaseQueue
 from dispatcher.service.channels import Channels
 from dispatcher.service.forwarding import ForwardingQueues
 from dispatcher.settings import InboundSettings, LaneSettings, RabbitSettings
@@ -17,8 +17,6 @@ from tests.waiting import eventually
 
 QUEUE = "reader"
 LANE = LaneSettings(name="orders", inbound=(InboundSettings(queue="in"),))
-#: A release waits for them, so that what is published meanwhile comes before the channel is closed.
-LOOKS = 200
 
 
 async def test_what_is_handed_over_while_a_queue_is_given_back_stays_in_it(vhost: Any) -> None:
@@ -46,11 +44,11 @@ async def test_what_is_handed_over_while_a_queue_is_given_back_stays_in_it(vhost
     try:
         forwarding.perform(ReclaimQueue(QUEUE))
         await eventually(lambda: has_come(QueueReclaimed), what="the queue read back")
-        for _ in range(LOOKS):
-            forwarding.perform(InspectQueue(QUEUE))
-        forwarding.perform(ReleaseQueue(QUEUE))
-        client.send(QUEUE, b"after")
-        await client.confirmed()
+        async with forwarding._turn:  # as a look at another queue has it
+            forwarding.perform(ReleaseQueue(QUEUE))
+            client.send(QUEUE, b"after")
+            await client.confirmed()
+            await eventually(lambda: len(came) == 2, what="what was handed over meanwhile")
         await eventually(lambda: has_come(QueueReleased), what="the queue given back")
         assert [delivery.body for delivery in came] == [b"before", b"after"]
         assert taken == [True, True]
