@@ -248,8 +248,10 @@ class RunHistory:
         if former.twins > 1 or not former.over:  # the former one is to be handed over as well
             former.twins += former.twins == 1
             former.risks += 1
+            former.again_in = self.leaderships
             return
         life = self.lives[uid] = former.again(message, is_parked=not message.uid)
+        life.again_in = self.leaderships
         for held in self.in_hand.values():
             for seq in [seq for seq, holds in held.items() if holds == uid]:
                 del held[seq]
@@ -258,10 +260,11 @@ class RunHistory:
         self._tell("begins_again", life)
 
     def _is_excusable(self, life: Life, forgotten: ForgottenAck) -> bool:
-        """The ack was proven, RabbitMQ has lost the order, or the journal has the message twice since, and
-        nobody can tell which one comes back after one more fail-over (G-4)."""
+        """The ack was proven. Or RabbitMQ has lost the order, once for each leader. Or the journal has the
+        message twice since, and nobody can tell which one comes back after one more fail-over (G-4)."""
         is_twice = life.is_again and life.over and self.leaderships > forgotten.leaderships
-        return forgotten.is_answered or forgotten.message.is_behind_newer or is_twice
+        is_behind = forgotten.message.is_behind_newer and self.leaderships > life.again_in
+        return forgotten.is_answered or is_behind or is_twice
 
     def lost(self, queue: Queue, messages: list[Stored]) -> None:
         """A kill lost these, which it may."""

@@ -11,7 +11,7 @@ class Life:
     """One message that a producer published."""
 
     __slots__ = (
-        "acked", "acked_places", "buried", "came_back_ms", "confirmed", "dead_reason", "deaths",
+        "acked", "acked_places", "again_in", "buried", "came_back_ms", "confirmed", "dead_reason", "deaths",
         "done_by", "expired", "expires", "failed", "fails", "fresh", "given_up", "group", "handed",
         "hangs", "inbound", "is_again", "kills", "last", "lost", "moved", "number", "parked", "place",
         "purges", "repeated", "risks", "settled", "starts", "stored", "twins", "uid", "unsure", "was_parked",
@@ -53,6 +53,7 @@ class Life:
         self.parked: dict[Stored, None] = {}  # copies in parking queues
         self.was_parked = False
         self.is_again = False  # RabbitMQ has forgotten that it had ended
+        self.again_in = 0  # the leadership that took it for new, the how manieth
         self.handed = 0  # copies that hand-over consumers' queues got
         self.buried = 0  # copies in the dead queue
         self.dead_reason = ""

@@ -295,6 +295,8 @@ class Queue:
             message = self.returned.popleft() if self.returned else self.ready.popleft()
             consumer.channel.take(self, consumer, message)
             message.deliveries += 1
+            if not (self.returned or self.late):  # one consumer has all of it, and gives it back in order
+                self.has_forgotten = False
 
     def fetch(self) -> Stored | None:
         """The next message for a client that asks for one."""

@@ -1,7 +1,7 @@
 """R-9: on a cluster a lane goes on soon after something was done to a node.
 
 It stands still while messages wait, no application has anything in hand, and none gets anything.
-`liveness` allows ten times as long, and begins when all faults are over.
+`liveness` allows 90 s, and begins when all faults are over.
 """
 
 from __future__ import annotations
