@@ -95,7 +95,7 @@ class LocalRabbitMQ(LocalNode):
     def _call(self, expression: str) -> subprocess.CompletedProcess[str]:
         if self._process is None:
             raise DispatcherError(f"{self.name} was not started")
-        # Of what it can't evaluate erl_call does not say why.
+        # erl_call does not say why it can't evaluate something.
         told = f"try {expression} of Value -> {{value, Value}} catch Kind:Why -> {{Kind, Why}} end.\n"
         return subprocess.run(
             [str(erl_call()), "-name", self._node, "-e"], env=self._environment(self._process),

@@ -135,9 +135,10 @@ class NodeFaults:
             await asyncio.to_thread(self._cluster().wait_for, self._nodes(), FOUND_WITHIN_S)
             await asyncio.to_thread(self._until_all_is_whole)
         except (DispatcherError, AssertionError):
-            happened.note = "stayed apart, and was started again"
             # `autoheal` restarts others, too, and one that RabbitMQ 4.0 restarts within its process may fail.
             down = [other for other in self._nodes() if not await asyncio.to_thread(other.sees)]
+            others = [str(self._nodes().index(other)) for other in down if other is not node]
+            happened.note = " ".join(["stayed apart, and was started again", *others])
             for each in dict.fromkeys([node, *down]):
                 await asyncio.to_thread(each.stop)
                 await self._stage.start_again(each)

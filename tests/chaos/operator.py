@@ -27,6 +27,8 @@ COMMAND_LIVES_S = 60.0
 REFUSED = "refused"
 #: More than any restart takes.
 UNDONE_WITHIN_S = 120.0
+#: A Redis that is killed, or whose replica takes its place, may lack what was written within this time.
+LOST_S = 2.0
 #: While RabbitMQ is away every try ends at once.
 UNDO_PAUSE_S = 0.5
 NO_GROUPS: frozenset[str] = frozenset()
@@ -104,15 +106,16 @@ class Operator:
             return
         await asyncio.sleep(seconds)  # sleeps: that long it lasts
         result = await self._undo(lane, *undo)
-        self._stage.undone.append((lane, *undo))
+        self._stage.undone.append((time.monotonic(), lane, *undo))
         if moved is None or moved:
             self._stage.moves[lane.name].append(Move(begun, self._lasts_until(result), moved))
 
     async def undo_again(self) -> None:
         """At the end: a new leader has the flags that Redis has, which may have lost that one was undone."""
-        if self._stage.redis_outages:
-            for order in self._stage.undone:
-                await self._undo(*order)
+        for at, lane, *order in self._stage.undone:
+            losses = [outage for outage in self._stage.redis_outages_of(lane) if outage.killed]
+            if any((o.since if o.back_to is None else o.back_to) - LOST_S <= at <= o.until for o in losses):
+                await self._undo(lane, *order)
 
     async def _undo(
         self, lane: LaneOnStage, command: str, arguments: dict[str, Any]

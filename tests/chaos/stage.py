@@ -82,7 +82,8 @@ class Stage:
         self.shard_of: dict[str, str] = {}  # by groups; none: no lane has shards
         self.problems: list[str] = []  # that faults ran into
         self.unanswered: dict[str, list[str]] = {lane.name: [] for lane in lanes}  # orders to the lane
-        self.undone: list[tuple[LaneOnStage, str, dict[str, Any]]] = []  # orders that have undone a flag
+        #: When, and by which order a flag of which lane was undone.
+        self.undone: list[tuple[float, LaneOnStage, str, dict[str, Any]]] = []
         self.changes: dict[str, Any] = {}  # of lane keys since the beginning
         self._lives: dict[str, int] = {}
         self._stack = AsyncExitStack()

@@ -73,10 +73,15 @@ async def test_a_flag_that_redis_may_have_back_is_undone_again(tmp_path: Path) -
     stage = Stage(tmp_path, Plan(1, 1.0), [LANE], 1.0)
     operator = _Away(stage)
     await operator.flag(LANE, Happened("pause_group", "", 0.0), PAUSE, RESUME, 0.0)
-    asked = operator.away
+    asked, (undone_at, *_) = operator.away, stage.undone[0]
+    stage.redis_outages += [
+        Outage(undone_at - 1, undone_at + 1),  # it was stopped in order
+        Outage(undone_at + 60, undone_at + 70, killed=True),
+        Outage(undone_at, undone_at + 1, killed=True, lanes=frozenset({"another"})),
+    ]
     await operator.undo_again()
     assert operator.away == asked
-    stage.redis_outages.append(Outage(0.0, 1.0, killed=True))
+    stage.redis_outages.append(Outage(undone_at + 5, undone_at + 6, killed=True, back_to=undone_at - 1))
     await operator.undo_again()
     assert operator.away == asked - 1
 

@@ -22,7 +22,7 @@ def test_a_fail_over_that_no_fault_has_made_is_seen() -> None:
         redis.close()
 
 
-def test_behind_it_violations_are_no_verdict() -> None:
+def test_violations_of_a_run_with_such_a_fail_over_are_no_verdict() -> None:
     assert Verdict(problems=["doubled: 1"]).exit_code == VIOLATED
     assert Verdict(problems=["doubled: 1"], unplanned=1).exit_code == NO_VERDICT
     assert Verdict(unplanned=1).exit_code == 0

@@ -62,7 +62,7 @@ class Verdict:
     drained_s: float = 0.0
     without_leader: list[str] = field(default_factory=list)  # queues of the lanes
     excused: list[str] = field(default_factory=list)  # violations that may follow from these
-    unplanned: int = 0  # times that Redis has changed its primary without a fault: the judge can't know when
+    unplanned: int = 0  # times that Redis has changed its primary without a fault, when is not recorded
 
     @property
     def violations(self) -> list[str]:

@@ -57,7 +57,7 @@ class Nodes(Protocol):
     async def part(self, number: int) -> None: ...
     async def heal(self, number: int) -> None: ...
     async def end(self, number: int) -> None:
-        """Wait until one part was restarted after that."""
+        """See to it that one part is restarted after that."""
 
 
 # --- scripts ---
@@ -252,7 +252,7 @@ class RealNodes:
         self._cluster = cluster
         self._vhost = vhost
         self._handling = handling
-        self._links = AsyncExitStack()
+        self._links, self._mending = AsyncExitStack(), AsyncExitStack()
         self.silent = False
 
     async def __aenter__(self) -> RealNodes:
@@ -261,6 +261,7 @@ class RealNodes:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        await self._mending.aclose()  # a script that fails leaves something to do
         await self._links.aclose()
         await self._everywhere("application:set_env(rabbit, cluster_partition_handling, pause_minority)")
 
@@ -274,7 +275,7 @@ class RealNodes:
         url = with_vhost(self._cluster.amqp_urls[number], self._vhost)
         link = await Link.open(RabbitSettings(url=url), name="contract", on_events=recorded.note)
         self._links.push_async_callback(link.close)
-        self.silent = not str(link.server_properties["version"]).startswith("3.")
+        self.silent = not str(link.server_properties["version"]).startswith("3.10.")
         recorded.link = link
         return recorded
 
@@ -286,17 +287,21 @@ class RealNodes:
         await asyncio.to_thread(self._cluster.wait_for, self._cluster.nodes)
 
     async def freeze(self, number: int) -> None:
+        self._mending.push_async_callback(self.thaw, number)
         for node in self._others(number):  # else they may suspect it, and elect, while the script looks
             await asyncio.to_thread(node.evaluate, "sys:suspend(aten_detector)")
         self._cluster.nodes[number].freeze()
 
     async def thaw(self, number: int) -> None:
+        """Nothing happens if it goes on already."""
         self._cluster.nodes[number].thaw()
         for node in self._others(number):
             await asyncio.to_thread(node.evaluate, "sys:resume(aten_detector)")
 
     async def part(self, number: int) -> None:
-        await asyncio.to_thread(self._cluster.nodes[number].part_from, self._others(number))
+        node, others = self._cluster.nodes[number], self._others(number)
+        self._mending.push_async_callback(asyncio.to_thread, node.meet, others)
+        await asyncio.to_thread(node.part_from, others)
 
     async def heal(self, number: int) -> None:
         node = self._cluster.nodes[number]
