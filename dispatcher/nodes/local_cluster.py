@@ -23,8 +23,6 @@ from dispatcher.nodes.process import POLL_S, GuardedProcess
 PAUSE_MINORITY: Final = "pause_minority"
 #: A thread for Erlang's processes of each node: several nodes share a test machine.
 _ONE_SCHEDULER: Final = "+S 1:1"
-#: Characters of each log of a node that could not join, for the error.
-LAST_WORDS: Final = 3_000
 #: The nodes that decide on streams; RabbitMQ looks every half a minute which nodes there are.
 _STREAM_MEMBERS: Final = (
     "case ra:members({rabbit_stream_coordinator, node()}) of {ok, M, _} -> [N || {_, N} <- M]; _ -> [] end"
@@ -81,12 +79,9 @@ class ClusterNode(LocalRabbitMQ):
             self.evaluate("rabbit_mnesia:reset()")
             self.evaluate(f"ok = rabbit_mnesia:join_cluster('{other.node}', disc)")
         except DispatcherError as problem:  # seen with 4.0: its Erlang had ended
-            raise DispatcherError(f"{problem}\n{self._last_words()}") from None
+            said = self._process.log_tail() if self._process is not None else ""
+            raise DispatcherError(f"{problem}\n{said}") from None
         self.start_app()
-
-    def _last_words(self) -> str:
-        """The end of what its logs say."""
-        return "\n".join(log.read_text(errors="replace")[-LAST_WORDS:] for log in self.logs())
 
     def drain(self) -> None:
         """`rabbitmq-upgrade drain`: clients are sent away, other nodes lead its queues. A start ends that."""

@@ -146,7 +146,7 @@ class ForwardingQueues:
             self._channels.handed.discard(channel)
             async with self._turn:
                 await self._link.call(channel, commands.Channel.Close(200, "released", 0, 0))
-            # While we waited for our turn we still got what was handed over. RabbitMQ puts it back.
+            # Messages still came while this waited for its turn. RabbitMQ puts them back into the queue.
             del self._read[channel]
         self._report(QueueReleased(queue))
 

@@ -63,7 +63,7 @@ class QuorumLock:
             self._end_wait(BrokerUnavailable(f"the lock is lost: {event}"))
         elif arrives is None or arrives.done() or (self._tag and event.redelivered):
             self._lost = DeliveredAgain("RabbitMQ took back the lock, and gives it to us again")
-            self._end_wait(self._lost)  # what is asked for would not be a proof any more
+            self._end_wait(self._lost)  # the message that `renew` waits for would prove nothing now
             raise self._lost
         else:
             arrives.set_result(event)
@@ -71,7 +71,7 @@ class QuorumLock:
     def _end_wait(self, problem: BrokerUnavailable) -> None:
         if self._next is not None and not self._next.done():
             self._next.set_exception(problem)
-            self._next.exception()  # nobody may wait for it: what is asked meanwhile fails as well
+            self._next.exception()  # perhaps nobody waits for it: asyncio would log that nobody has looked
 
     async def renew(self) -> None:
         """Give the message back for a new one, which only who leads can get: so it proves that we lead.

@@ -46,7 +46,7 @@ LED, HOMED, OWNED = "led", "homed", "owned"
 class Nodes(Protocol):
     """Three nodes, by their numbers. At most one of them is hurt at a time."""
 
-    #: Whether nobody is told anything of a classic queue whose node is away: RabbitMQ 4.0, for a minute.
+    #: Whether RabbitMQ says nothing for a minute of a classic queue whose node is away: 3.12 and 4.0 do so.
     silent: bool
 
     async def connect(self, number: int) -> Recorded: ...

@@ -24,10 +24,10 @@ NODE_TIMEOUT_MS: Final = 1_000
 MANUAL_FAIL_OVER_S: Final = 6.0
 
 
-def _bus_port() -> list[str]:
-    """Of what nodes tell each other. Redis 6.2 takes its own port and 10,000 and knows no other."""
+def _may_choose_bus_port() -> bool:
+    """The port over which nodes talk to each other. Redis 6.2 takes its own plus 10,000, and no other."""
     version = subprocess.run([str(redis_server()), "--version"], check=True, capture_output=True, text=True)
-    return [] if " v=6." in version.stdout else [f"cluster-port {free_ports(1)[0]}"]
+    return " v=6." not in version.stdout
 
 
 class LocalCluster:
@@ -40,10 +40,11 @@ class LocalCluster:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as starting:
+            may_choose = _may_choose_bus_port()
             for _ in range(2 * PRIMARIES):
                 config = [
                     "cluster-enabled yes",
-                    *_bus_port(),
+                    *([f"cluster-port {free_ports(1)[0]}"] if may_choose else []),
                     f"cluster-node-timeout {self._node_timeout_ms}",
                     "cluster-replica-validity-factor 0",  # also one that was cut off for long is promoted
                     "repl-diskless-sync-delay 0",

@@ -22,7 +22,7 @@ ALLOWED_MS: Final = {
 }  # fmt: skip
 #: After these a node may go on apart from the others, unless it pauses, and a lane may be led through it.
 PARTS: Final = ("freeze_node", "part_node")
-#: What else is done to processes and to Redis is over by then.
+#: How long a fault of a process or of Redis lasts, at most.
 _OTHERS_MS: Final = 4_000
 _LOOK_MS: Final = 100
 #: Messages that RabbitMQ does not take again: they end connections, or stay here and may fill the look-ahead.
