@@ -74,6 +74,9 @@ log = structlog.get_logger()
 #: Between attempts after a loss: at once at first, so that a fail-over is quick, then slower.
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 1.0
+#: How long a start waits for the answers about a lane's queues. As a rule they take less than a second; while
+#: a node stands still, up to eight.
+ANSWERS_S: Final = 10.0
 #: So long a replica makes way for the one that is to lead.
 WAY_S: Final = 2.0
 #: Up to this part of a pause is left out: lanes that lost one server don't come back all at once.
@@ -111,6 +114,7 @@ class LaneRunner:
     election_s: float = ELECTION_S
     lock_retry_s: float = LOCK_RETRY_S
     retry_jitter: float = RETRY_JITTER
+    answers_s: float = ANSWERS_S
     parking_queues_max = PARKING_QUEUES_MAX
 
     def __init__(
@@ -161,18 +165,25 @@ class LaneRunner:
 
     async def prepare(self) -> None:
         """Try everything once that an operator may have to change first. Raises ConfigurationError,
-        BrokerUnavailable or StoreUnavailable."""
+        BrokerUnavailable or StoreUnavailable.
+
+        RabbitMQ (4.0.5) does not answer about queues of a node that is there and has not started RabbitMQ.
+        Then it is as if it were away, so that no lane waits for the queues of another one."""
         self._is_unproven = True
         try:
             link = await self._open_another()
         except LoginRefused as refused:
             raise ConfigurationError(f"{self._settings.rabbitmq.url_key}: {refused}") from None
         try:
-            await prepare_inbound(link, self._lane)
-            inbound = await quorum_inbound(link, self._lane)
-            self._is_new |= (await declare_lane(link, self._names, self._lane, inbound)).is_new
-            await bind_inbound(link, self._names, self._lane)
-            await self._open_shards(link)
+            async with asyncio.timeout(self.answers_s):
+                await prepare_inbound(link, self._lane)
+                inbound = await quorum_inbound(link, self._lane)
+                self._is_new |= (await declare_lane(link, self._names, self._lane, inbound)).is_new
+                await bind_inbound(link, self._names, self._lane)
+                await self._open_shards(link)
+        except TimeoutError:
+            silence = f"RabbitMQ has not answered about its queues within {self.answers_s:g} s"
+            raise BrokerUnavailable(silence) from None
         finally:
             await link.close()
         await (await self._open_store()).close()

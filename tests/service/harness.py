@@ -18,6 +18,7 @@ import yaml
 
 from dispatcher.cli.command_client import ask
 from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable
 from dispatcher.ledger.recorder import NO_LEDGER, OpensRecorders
 from dispatcher.nodes.management import Management, with_vhost
 from dispatcher.nodes.servers import PrivateServers
@@ -100,7 +101,8 @@ class Bench:
         for name in settings.lanes:
             runner = self.runner_type(settings, settings.lanes[name], ledger=self.ledger)
             self.runners[name] = runner
-            await runner.prepare()
+            with contextlib.suppress(BrokerUnavailable):  # it is led when RabbitMQ answers
+                await runner.prepare()
             self._tasks[name] = asyncio.create_task(runner.run())
         if wait:
             for name in settings.lanes:

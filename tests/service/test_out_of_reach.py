@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,10 +10,15 @@ import pytest
 from dispatcher.amqp.methods import QueueDeclare
 from dispatcher.core.queue_ids import parking_id
 from dispatcher.errors import ChannelRefused, ConfigurationError, is_missing, is_out_of_reach
+from dispatcher.nodes.servers import PrivateServers
+from dispatcher.service.lane_runner import LaneRunner, RunnerState
+from dispatcher.service.lanes import Lanes
 from dispatcher.service.parking_feeds import find_parking_queues
 from dispatcher.service.topology import declare_lane, prepare_inbound
 from dispatcher.settings import InboundSettings, LaneSettings
 from dispatcher.wire.protocol import LaneNames
+from tests.service.harness import START_S, bench_of, lane, private_vhost
+from tests.waiting import eventually
 
 LANE = LaneSettings(name="orders", inbound=(InboundSettings(queue="in"),))
 NAMES = LaneNames("orders")
@@ -66,3 +72,41 @@ async def test_a_parking_queue_out_of_reach_is_there(text: str) -> None:
 def test_other_codes_are_of_neither_kind() -> None:
     refused = ChannelRefused(403, "ACCESS_REFUSED - no access to queue 'in'")
     assert [is_missing(refused), is_out_of_reach(refused)] == [False, False]
+
+
+#: For a queue's process. While it is suspended, RabbitMQ answers no declare of the queue.
+TELL = """begin
+    {{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"{}">>, queue, <<"{}">>)),
+    sys:{}(amqqueue:get_pid(Queue))
+end"""
+
+
+class Impatient(LaneRunner):
+    """Takes RabbitMQ for silent after one second."""
+
+    answers_s = 1.0
+
+
+class Impatiently(Lanes):
+    runner_type = Impatient
+
+
+async def test_no_lane_waits_for_the_queues_of_another_one(private_servers: PrivateServers) -> None:
+    async def tell(what: str) -> None:
+        command = TELL.format(bench.vhost.name, "mute", what)
+        await asyncio.to_thread(private_servers.rabbitmq.evaluate, command)
+
+    async with bench_of(private_vhost(private_servers)) as bench:
+        client = await bench.client()
+        await client.declare("mute")
+        await tell("suspend")
+        settings = bench.settings(first=lane("in"), second=lane("mute"))
+        lanes = Impatiently(settings, lambda: settings)
+        first, second = lanes.runners
+        await lanes.prepare()
+        lanes.start()
+        await eventually(lambda: first.state is RunnerState.LEADING, START_S)
+        assert second.state is not RunnerState.LEADING
+        await tell("resume")
+        await eventually(lambda: second.state is RunnerState.LEADING, START_S)
+        await lanes.stop(5)
