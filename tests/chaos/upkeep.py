@@ -13,7 +13,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.nodes.local_cluster import ClusterNode
 from tests.chaos.commands import Happened, picked
 from tests.chaos.leaderless import without_leader
-from tests.chaos.node_faults import NodeFaults
+from tests.chaos.node_faults import NEEDED, NodeFaults
 from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import Fault
 from tests.chaos.proxies import Proxies
@@ -49,7 +49,11 @@ class Upkeep(NodeFaults):
                 return
             number, why = chosen
             happened.target = f"node {number} ({why})"
-            lost, since = self._nodes()[number], time.monotonic()
+            lost = self._nodes()[number]
+            if not await self._is_spare(lost):
+                happened.note = NEEDED
+                return
+            since = time.monotonic()
             await asyncio.to_thread(lost.kill9)
             await self._last(fault)
             await self._all_queues(happened, self._forget, lost)
