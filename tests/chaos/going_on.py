@@ -1,7 +1,7 @@
 """How soon each lane goes on after something was done to a node: R-9, and more.
 
 A lane goes on when a message is settled that was sent after the fault began. What was done to dispatchers and
-Redis meanwhile gives it its time once more.
+Redis meanwhile gives it its time once more, and so does the upgrade of the next node.
 """
 
 from __future__ import annotations
@@ -93,10 +93,13 @@ def stalls(
     found = []
     for fault in faults:
         begin, limit_s = fault.until if fault.name in waits else fault.since, limits.of(fault)
+        # Lanes may be led again, and have settled nothing yet, when the next node is upgraded.
+        upgrades = [other.since for other in faults if fault.name == other.name == "upgrade_node"]
+        others = [(since, since) for since in upgrades if since > fault.since][:1]
         moments = [begin, *sent_at[bisect_right(sent_at, begin) : bisect_left(sent_at, fault.until)]]
         mine = []
         for moment in moments:
-            at, due = first_at[bisect_right(sent_at, moment)], _due(moment, limit_s, hindered)
+            at, due = first_at[bisect_right(sent_at, moment)], _due(moment, limit_s, [*hindered, *others])
             if at <= due or due <= until:  # else nobody knows
                 mine.append(Stall(fault, moment, at, due))
         if mine:

@@ -118,3 +118,19 @@ def test_a_lane_whose_queues_are_on_one_node_waits_for_that_of_a_later_fault_too
     assert found(74.9, waits=ALL) == [False, True], "the stop has a limit of its own"
     assert found(75.1, waits=ALL) == [True, True]
     assert found(69.9, waits=()) == [True, True], "other lanes have no queue there"
+
+
+def test_the_next_upgrade_may_begin_when_a_lane_is_led_again_and_has_settled_nothing() -> None:
+    first, second = (
+        NodeFault("upgrade_node", n, since, since + 3.0, 2.0) for n, since in ((0, 10.0), (1, 19.0))
+    )
+
+    def found(at: float) -> list[bool]:
+        both = stalls([first, second], [Settled(19.1, at), Settled(22.1, at)], [], LIMITS, ENDED)
+        return [one.violation() is not None for one in both]
+
+    assert found(28.9) == [False, False]
+    assert found(29.1) == [True, True]
+    kill = second._replace(name="kill_node")
+    late = stalls([first, kill], [Settled(19.1, 28.9), Settled(22.1, 28.9)], [], LIMITS, ENDED)
+    assert [one.violation() is not None for one in late] == [True, False]
