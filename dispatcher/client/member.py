@@ -190,7 +190,7 @@ class Member(Generic[C]):
 
     def share(self, prefetch: int, now_ms: int) -> None:
         """Another prefetch counts from now on: the dispatcher hears of it with the next join."""
-        if prefetch == self.prefetch or self.wish is Wish.LEAVE:
+        if prefetch == self.prefetch or self.wish is not Wish.STAY:
             return
         self.prefetch = prefetch
         self.settling.full_count = max(1, prefetch // 2)

@@ -212,6 +212,8 @@ def test_too_many_ranges_end_in_a_new_incarnation(joined: Subject) -> None:
     joined.receive(Copy(1))
     assert joined.member.wish is Wish.RENEW
     assert any(isinstance(message, Leave) for message in joined.said())
+    joined.member.share(5, joined.now_ms)  # the next incarnation says that: this one joins no more
+    assert joined.member.standing is Standing.JOINED
     joined.ack(1, *seqs)
     joined.said()
     joined.poll()
