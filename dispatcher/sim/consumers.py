@@ -25,6 +25,8 @@ _CONNECT_MS = 3
 RESTART_MS = 200
 #: A handler that hangs does so for this long.
 HANG_MS = 3_000
+#: After so many messages a consumer of several shards has another part of its prefetch in this one.
+ANOTHER_PART_EVERY = 5
 _CHANNEL = 1
 
 
@@ -224,6 +226,14 @@ class ConsumerMachine:
         kinds = (None, BundleLimits(messages=3, bytes=500), BUNDLE)
         return kinds[(self.world.scenario.seed + sum(self.name.encode()) + self.starts) % len(kinds)]
 
+    def take_another_part(self) -> None:
+        """Some lives are those of a consumer in several shards, which become more and fewer now and then: so
+        does its part of its prefetch in this one. It draws nothing from the seed's chance."""
+        if (self.world.scenario.seed + sum(self.name.encode()) + self.starts) % 4 == 0:
+            whole = self.plan.prefetch
+            has_whole = self.membership.member.prefetch == whole
+            self.engine.share(max(1, whole // 2) if has_whole else whole)
+
     def _make_link(self, receiver: links.Receiver) -> ConsumerLink:
         assert self.process is not None
         self.link = ConsumerLink(self.world.broker, self.process, receiver)
@@ -265,6 +275,7 @@ class Application:
         self._schedule: GroupSchedule[Copy] = GroupSchedule()
         self._running: dict[Copy, Any] = {}
         self._incarnations: dict[Copy, str] = {}
+        self._received = 0
 
     @property
     def is_busy(self) -> bool:
@@ -276,6 +287,9 @@ class Application:
             self._incarnations[message] = member.incarnation
             self._history.handed(member.incarnation, message)
             self._schedule.add(message)
+        before, self._received = self._received, self._received + len(messages)
+        if before // ANOTHER_PART_EVERY != self._received // ANOTHER_PART_EVERY:
+            self._machine.take_another_part()
         self._fill()
 
     def _fill(self) -> None:

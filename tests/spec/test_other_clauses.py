@@ -243,6 +243,18 @@ def test_d1_nobody_gets_more_than_its_prefetch() -> None:
     assert len(bench.settle("one", "a2")) == 1
 
 
+def test_d1_who_joins_again_with_less_gets_nothing_until_it_has_less() -> None:
+    clause("D-1", "gets nothing new until it has fewer than that")
+    bench = LaneBench("concurrent")
+    bench.join("one", prefetch=4)
+    bench.arrive(*(f"a{n}" for n in range(1, 11)))
+    bench.join("one", prefetch=2, n=2)
+    assert not bench.settle("one", "a1", "a2")
+    assert names(bench.settle("one", "a3")) == ["a5"]
+    bench.join("one", prefetch=4, n=3)
+    assert names(bench.sent)[-2:] == ["a6", "a7"]
+
+
 def test_d3_what_expires_while_it_waits_is_dead_lettered() -> None:
     clause("D-3", "goes to the dead queue as `expired`. In flight only its consumer may fail it")
     bench = LaneBench()

@@ -403,6 +403,18 @@ def limit_of_an_id_not_obeyed(lane: Any, session: Any, store: Any) -> None:
         limits.limit.is_full = lambda group_id: False
 
 
+@planted("limits", seed=7)
+def smaller_prefetch_not_obeyed(lane: Any, session: Any, store: Any) -> None:
+    """A consumer that joins again with a smaller prefetch gets as many messages as before."""
+    membership = lane.state.feature(Membership)
+    rejoin = membership._rejoin
+
+    def keep(consumer: Any, join: Any) -> None:
+        rejoin(consumer, replace(join, prefetch=max(join.prefetch, consumer.prefetch)))
+
+    membership._rejoin = keep
+
+
 @planted("replies", seed=15)
 def several_requests_at_a_time(lane: Any, session: Any, store: Any) -> None:
     """The size of a queue is asked for while its consumer is being replaced."""

@@ -61,7 +61,7 @@ def _as_opened(session: Any, change: Callable[[Any], None]) -> None:
     session.report = reporting
 
 
-@planted("loss", "order", "readings", seed=85)
+@planted("loss", "order", "readings", seed=172)
 def what_came_back_is_acked_at_once(lane: Any, session: Any, store: Any) -> None:
     """What a quorum queue got back is acked as soon as it is settled."""
 
