@@ -203,7 +203,7 @@ class Cluster(Broker):
     def _lose_leader(self, queue: Queue, after_ms: tuple[int, int]) -> None:
         if not queue.elects:
             queue.elects = True
-            self._after(after_ms, self._look_for_leader, queue)
+            self._begin_election(queue, after_ms)
             if queue.node.running:  # it does not know that it leads no more
                 queue.former = FormerLeader(queue.node, queue.ready_count(), queue.reader_count())
             since_ms = self.scheduler.now_ms - self.alone_ms
@@ -211,6 +211,10 @@ class Cluster(Broker):
             for ack in fresh:
                 if ack.at_ms > since_ms:
                     ack.channel.take_back(ack)
+
+    def _begin_election(self, queue: Queue, after_ms: tuple[int, int]) -> None:
+        queue.elections += 1
+        self._after(after_ms, self._look_for_leader, queue, queue.elections)
 
     def replicate_later(self, ack: QueueAck) -> None:
         fresh, since_ms = ack.queue.fresh_acks, ack.at_ms - self.alone_ms
@@ -228,12 +232,12 @@ class Cluster(Broker):
             if queue.former is not None and queue.former.node is node:
                 queue.former = None
 
-    def _look_for_leader(self, queue: Queue) -> None:
-        if not queue.elects or self.queues.get(queue.name) is not queue:
+    def _look_for_leader(self, queue: Queue, election: int) -> None:
+        if not queue.elects or queue.elections != election or self.queues.get(queue.name) is not queue:
             return
         found = [node for node in self.nodes if node.works and self._has_majority(node)]
         if not found:
-            self.scheduler.after(_LOOK_MS, self._look_for_leader, queue)
+            self.scheduler.after(_LOOK_MS, self._look_for_leader, queue, election)
             return
         queue.node = self._chance.choice(found)
         for consumer in list(queue.consumers):
@@ -430,6 +434,9 @@ class Cluster(Broker):
             connection.thaw()
         if not apart:
             self._forget_former(node)
+            for queue in self._replicated_queues():
+                if queue.elects and queue.node is node:  # its followers were about to elect another one
+                    self._begin_election(queue, GONE_MS)
             self.hurt = None
             self._changed()
             return
