@@ -18,7 +18,8 @@ from dispatcher.core.model import Group, GroupState, Original
 
 #: What buckets are called, in Redis and by operators: number and how many there are. Owners of another number
 #: of buckets are strangers, so that a lane that is resized begins without owners.
-_NAME: Final = re.compile(rb"bucket:([0-9]+)/([0-9]+)")
+_BEGIN: Final = b"bucket:"
+_NAME: Final = re.compile(_BEGIN + rb"([0-9]+)/([0-9]+)")
 #: Makes the group of a key, in a state.
 GroupMaker = Callable[[bytes, GroupState], Group]
 
@@ -115,7 +116,10 @@ class GroupMap:
 
     def may_have(self, key: bytes) -> bool:
         """Whether a group of this key can have been made by this map, not by one of another kind or size."""
-        return _NAME.fullmatch(key) is None if self._buckets is None else self.is_bucket(key)
+        if self._buckets is not None:
+            return self.is_bucket(key)
+        # A start asks this of each of a million keys, and few begin so.
+        return not key.startswith(_BEGIN) or _NAME.fullmatch(key) is None
 
     def differs_from(self, buckets: int | None) -> str | None:
         """How this map differs from the one with that number of buckets; None: not at all."""

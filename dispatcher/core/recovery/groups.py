@@ -38,7 +38,8 @@ class GroupRecovery:
     def load_owners(self, rows: dict[bytes, OwnerRow]) -> None:
         """Take over the owners that Redis names. The open entries must have been loaded before."""
         state, entries, may_have_group = self._state, self._entries, self._state.group_map.may_have
-        disowning = state.signals.disowning
+        groups, new_group = state.groups, state.new_group
+        disowning, group_rested = state.signals.disowning, state.signals.group_rested
         may_own = state.by_number.items() if state.policy.keeps_owner else ()
         usable = {number: consumer for number, consumer in may_own if consumer.stays}
         epoch_max = state.epoch_counter
@@ -46,35 +47,44 @@ class GroupRecovery:
             incarnation, epoch = row
             if epoch > epoch_max:
                 epoch_max = epoch
-            if not may_have_group(group_id):  # the lane had another map before
-                state.stale_owners.append(group_id)
-                continue
-            is_disowned = bool(disowning) and any(disowns(row) for disowns in disowning)
-            owner = None if is_disowned else usable.get(incarnation)
-            if group_id in entries:
-                if is_disowned:
-                    self._disowned.add(group_id)
-                self._row_epochs[group_id] = epoch
-                self._owners[group_id] = owner
+            owner = usable.get(incarnation)
+            is_special = disowning or group_id in entries or group_id in groups
+            if is_special or not may_have_group(group_id):
+                owner = self._load_special(group_id, row, owner)
             elif owner is None:
                 state.stale_owners.append(group_id)
-            elif group_id in state.groups:
-                self._hold(state.groups[group_id], owner, OWNED, fresh=epoch == 0)
-            else:
-                self._add_resting(group_id, owner, fresh=epoch == 0)
+            if owner is None:
+                continue
+            # Nothing of it waits or is out. There may be a million of these: the pool is told below.
+            group = new_group(group_id, OWNED)
+            group.owner, group.fresh = owner, epoch == 0
+            owner.groups[group] = None
+            for rested in group_rested:
+                rested(group)
         state.epoch_counter = epoch_max
         for consumer in usable.values():
             state.pool.level_changed(consumer)
 
-    def _add_resting(self, key: bytes, owner: Consumer, *, fresh: bool) -> None:
-        """A new group that has an owner, and of which nothing waits or is out. There may be a million of
-        them: the caller tells the pool when all are there."""
-        group = self._state.new_group(key, OWNED)
-        group.owner = owner
-        group.fresh = fresh
-        owner.groups[group] = None
-        for rested in self._state.signals.group_rested:
-            rested(group)
+    def _load_special(self, key: bytes, row: OwnerRow, owner: Consumer | None) -> Consumer | None:
+        """Its owner if it is a new group of which nothing waits or is out. None: nothing is left to do."""
+        state = self._state
+        if not state.group_map.may_have(key):  # the lane had another map before
+            state.stale_owners.append(key)
+            return None
+        is_disowned = any(disowns(row) for disowns in state.signals.disowning)
+        owner = None if is_disowned else owner
+        if key in self._entries:
+            if is_disowned:
+                self._disowned.add(key)
+            self._row_epochs[key] = row.epoch
+            self._owners[key] = owner
+        elif owner is None:
+            state.stale_owners.append(key)
+        elif key in state.groups:
+            self._hold(state.groups[key], owner, OWNED, fresh=row.epoch == 0)
+        else:
+            return owner
+        return None
 
     def owners(self) -> dict[bytes, Consumer]:
         """The owners of RECOVERING groups, as far as they are known."""
