@@ -40,6 +40,8 @@ P99_JUDGED_MIN_MS: Final = 5.0
 #: What a consumer has of a group of which it has settled nothing.
 STUCK_MESSAGES: Final = LaneDefaults().group_window.initial
 POLL_S: Final = 0.2
+#: Fewer messages have no p99.
+RATE_MIN: Final = 100
 STUCK_S: Final = 120.0
 
 
@@ -49,6 +51,7 @@ class Wait:
 
     p50_ms: float
     p99_ms: float
+    second_p99_ms: float  # of the messages of a second: the median of all seconds
     longest_ms: float
     peak_mb: float  # of the dispatcher, over its whole life
 
@@ -129,7 +132,7 @@ async def waits(
                     acked_s = time.monotonic() - begun
                     await _until(subject, "dispatcher_consumers", CONSUMERS + (1 if backlog else 0))
                     await _send(place, meter, messages, per_second)
-                    wait = _wait(meter, subject)
+                    wait = _wait(meter, subject, per_second)
         return wait, parked_s, acked_s
 
 
@@ -178,11 +181,20 @@ async def _send(place: Place, meter: Meter, messages: int, per_second: int) -> N
         raise DispatcherError(meter.failure)
 
 
-def _wait(meter: Meter, subject: Subject) -> Wait:
+def _wait(meter: Meter, subject: Subject, per_second: int) -> Wait:
     assert meter.latencies_ms is not None
-    latencies_ms = [*meter.latencies_ms.values()]
-    cuts = statistics.quantiles(latencies_ms, n=100)
-    return Wait(cuts[49], cuts[98], max(latencies_ms), subject.mb("VmHWM"))
+    latencies_ms = [latency for _, latency in sorted(meter.latencies_ms.items())]  # as they were sent
+    begins = range(0, len(latencies_ms) - per_second + 1, per_second)
+    seconds = [latencies_ms[begin : begin + per_second] for begin in begins] or [latencies_ms]
+    second_p99_ms = statistics.median(map(_p99, seconds))
+    return Wait(
+        statistics.median(latencies_ms), _p99(latencies_ms), second_p99_ms, max(latencies_ms),
+        subject.mb("VmHWM"),
+    )  # fmt: skip
+
+
+def _p99(latencies_ms: list[float]) -> float:
+    return statistics.quantiles(latencies_ms, n=100)[98]
 
 
 async def measure(stage: Stage, options: argparse.Namespace) -> Measured:
@@ -194,12 +206,12 @@ async def measure(stage: Stage, options: argparse.Namespace) -> Measured:
 
 def report(console: Console, measured: Measured) -> None:
     table = Table(caption="wait of 1,000 other groups' messages", caption_justify="left")
-    for title in ("blocked messages", "p50 ms", "p99 ms", "longest ms", "peak MB"):
+    for title in ("blocked messages", "p50 ms", "p99 ms", "a second's p99 ms", "longest ms", "peak MB"):
         table.add_column(title, justify="right")
     for backlog, wait in ((0, measured.without), (measured.backlog, measured.behind)):
         table.add_row(
-            f"{backlog:,}", f"{wait.p50_ms:.2f}", f"{wait.p99_ms:.2f}", f"{wait.longest_ms:.1f}",
-            f"{wait.peak_mb:.0f}",
+            f"{backlog:,}", f"{wait.p50_ms:.2f}", f"{wait.p99_ms:.2f}", f"{wait.second_p99_ms:.2f}",
+            f"{wait.longest_ms:.1f}", f"{wait.peak_mb:.0f}",
         )  # fmt: skip
     console.print(table)
     rate = (measured.backlog - measured.stuck) / measured.parked_s
@@ -233,8 +245,10 @@ def arguments(given: list[str]) -> argparse.Namespace:
     options = parser.parse_args(given)
     if not 1 <= options.stuck <= PREFETCH:
         parser.error(f"--stuck is 1 to {PREFETCH}, the consumer's prefetch")
-    if options.messages <= options.stuck or options.rate < 1 or options.seconds * options.rate < 2:
-        parser.error(f"--messages must be more than {options.stuck}; --rate and --seconds give some")
+    if options.messages <= options.stuck:
+        parser.error(f"--messages must be more than {options.stuck}")
+    if options.rate < RATE_MIN or options.seconds * options.rate < RATE_MIN:
+        parser.error(f"--rate must be at least {RATE_MIN}, and --seconds long enough for as many messages")
     return options
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,11 @@ def test_a_backlog_larger_than_the_look_ahead_is_parked_and_others_go_on(
     # A busy machine makes messages wait, in both runs; what waits for the blocked group waits for seconds.
     assert document["behind"]["p50_ms"] < 1_000
     assert document["behind"]["peak_mb"] < 300
+    assert (
+        document["behind"]["p50_ms"]
+        <= document["behind"]["second_p99_ms"]
+        <= document["behind"]["longest_ms"]
+    )
     assert 0 < document["parked_s"] <= document["acked_s"]
     assert document["stuck"] == 3  # it waits until the consumer has them, and nothing else is left
 
@@ -42,8 +48,10 @@ def test_how_many_are_stuck_is_refused(stuck: str) -> None:
 
 
 def test_a_bound_that_is_exceeded_is_named() -> None:
-    without = Wait(1.0, 10.0, 20.0, 70.0)
-    assert exceeded(Measured(10, 2, without, Wait(1.0, 20.0, 90.0, 300.0), 1.0, 2.0)) == []
-    p99, peak = exceeded(Measured(10, 2, without, Wait(1.0, 20.1, 90.0, 301.0), 1.0, 2.0))
+    without = Wait(p50_ms=1.0, p99_ms=10.0, second_p99_ms=9.0, longest_ms=20.0, peak_mb=70.0)
+    behind = replace(without, p99_ms=20.0, longest_ms=90.0, peak_mb=300.0)
+    assert exceeded(Measured(10, 2, without, behind, 1.0, 2.0)) == []
+    behind = replace(behind, p99_ms=20.1, peak_mb=301.0)
+    p99, peak = exceeded(Measured(10, 2, without, behind, 1.0, 2.0))
     assert p99.startswith("p99 20.1 ms behind a blocked group")
     assert peak.startswith("301 MB")
