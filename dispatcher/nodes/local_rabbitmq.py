@@ -38,6 +38,9 @@ _REFUSES_SINCE: Final = 4
 #: What a node says that looks for what is deprecated before it has its tables (RabbitMQ 4.0, when it has run
 #: before): it ends, though nothing deprecated is there.
 _LOOKED_TOO_SOON: Final = "failed_to_deny_deprecated_features"
+#: What a node of a cluster says that waits for tables in vain, now and then after others were restarted as
+#: well (3.10).
+_WAITS_IN_VAIN: Final = "timeout_waiting_for_tables"
 #: Every other one may end so.
 _STARTS: Final = 10
 #: One of some thousand connects of erl_call fails though the node is well (Erlang/OTP 25).
@@ -106,12 +109,14 @@ class LocalRabbitMQ(LocalNode):
         self._start_at_last(lambda: super(LocalRabbitMQ, self)._launch(process))
 
     def _start_at_last(self, start: Callable[[], object]) -> None:
-        """Start it, again if it has looked too soon. Raises what `start` raises."""
-        for _ in range(_STARTS - 1):
+        """Start it, again if it has looked too soon, and once if it waits in vain. Raises what `start`
+        raises."""
+        for attempt in range(_STARTS - 1):
             try:
                 start()
             except DispatcherError as problem:
-                if _LOOKED_TOO_SOON not in str(problem):
+                waits_in_vain = attempt == 0 and _WAITS_IN_VAIN in str(problem)
+                if not waits_in_vain and _LOOKED_TOO_SOON not in str(problem):
                     raise
             else:
                 return

@@ -98,20 +98,22 @@ async def a_node_is_killed(nodes: Nodes) -> Any:
 
 
 async def a_leader_stands_still(nodes: Nodes) -> Any:
-    """Other nodes say that its queue is empty, and what is published there waits."""
+    """Other nodes say that its queue is empty, as a rule, and what is published there waits. Once RabbitMQ
+    3.10 told how many messages are there."""
     there, here = await nodes.connect(1), await nodes.connect(0)
     await fill(there, LED, QUORUM, 3)
     await nodes.freeze(1)
-    empty = await counts(here, LED)
+    assert await counts(here, LED) in ((0, 0), (3, 0))
     channel = await confirming(here)
     here.link.publish(channel, exchange="", routing_key=LED, properties=PERSISTENT, body=b"3")
-    again = await counts(here, LED), here.of(Confirmed)
+    assert await counts(here, LED) in ((0, 0), (3, 0))
+    waiting = here.of(Confirmed)
     await nodes.thaw(1)
     await eventually(lambda: confirmed(here, channel) == {1})
     reader = await nodes.connect(0)
     await consume(reader, LED, 100)
     await eventually(lambda: len(got(reader)) == 4)
-    return empty, again, got(reader)
+    return waiting, got(reader)
 
 
 async def a_node_is_alone_and_pauses(nodes: Nodes) -> Any:
