@@ -373,5 +373,10 @@ async def test_the_model_does_what_a_cluster_does(
     script: Script, cluster: LocalCluster, cluster_vhost: Vhost
 ) -> None:
     async with RealNodes(cluster, cluster_vhost.name, SCRIPTS[script]) as nodes:
-        real = await script(nodes)
+        try:
+            real = await script(nodes)
+        except BrokerUnavailable as lost:
+            # Erlang may part the other two nodes as well (global's prevent_overlapping_partitions), and they
+            # pause: seen once with 3.10. Then nodes did not do what the script says.
+            pytest.skip(f"nodes that the script leaves alone have closed connections: {lost}")
     assert {str(real)} == {str(on_model(script, seed, silent=nodes.silent)) for seed in SEEDS}
