@@ -25,7 +25,7 @@ _CONNECT_MS = 3
 RESTART_MS = 200
 #: A handler that hangs does so for this long.
 HANG_MS = 3_000
-#: After so many messages a consumer of several shards has another part of its prefetch in this one.
+#: A consumer of several shards changes its prefetch in this one whenever it has got so many more messages.
 ANOTHER_PART_EVERY = 5
 _CHANNEL = 1
 

@@ -191,7 +191,7 @@ class Queue:
         self.was_asked = False  # for a message
         self.leaderless = False  # quorum: RabbitMQ has left it so until somebody mends that
         self.elects = False  # quorum, after a kill: it has no leader, and delivers nothing
-        self.elections = 0  # so many have begun
+        self.elections = 0  # how often its members began to elect a leader
         self.late: list[Stored] = []  # its consumers' messages at that kill; its next leader returns them
         self.returning: list[Stored] = []  # quorum: given back, and not taken back yet
         #: Quorum: what another member has in the place of a message, where that is another one.

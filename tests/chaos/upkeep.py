@@ -17,7 +17,6 @@ from tests.chaos.node_faults import NEEDED, NodeFaults
 from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import Fault
 from tests.chaos.proxies import Proxies
-from tests.waiting import eventually
 
 #: The nodes with durable classic queues: what is in them is nowhere else. A lane declares its witness anew.
 HAVE_CLASSIC: Final = (
@@ -70,9 +69,7 @@ class Upkeep(NodeFaults):
             happened.since_s = self._now_s()
             for number, node in enumerate(self._nodes()):
                 await self._led()
-                try:
-                    await eventually(lambda node=node: asyncio.to_thread(node.is_spare), SPARE_WITHIN_S)
-                except AssertionError:
+                if not await self._is_spare(node, SPARE_WITHIN_S):
                     happened.note = f"given up: a queue needs node {number}"
                     return
                 await self._upgrade(number, node, fault, happened)
