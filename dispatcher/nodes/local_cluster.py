@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -97,8 +98,20 @@ class ClusterNode(LocalRabbitMQ):
 
         Erlang's cookie is what nodes let each other in by, and each may have one of its own for another.
         """
+        others = list(others)
         parted = "[begin erlang:set_cookie(N, parted), erlang:disconnect_node(N) end || N <- {}]"
-        self.evaluate(parted.format(_names(others)))
+        # Erlang parts them one by one. If one of them asked meanwhile, another that is not parted yet would
+        # still see this node: to RabbitMQ a partial partition, for which `pause_minority` pauses more nodes.
+        with ExitStack() as looking_again:
+            for node in (self, *others):
+                node._look_at_others("suspend")
+                looking_again.callback(node._look_at_others, "resume")
+            self.evaluate(parted.format(_names(others)))
+
+    def _look_at_others(self, change: str) -> None:
+        """Let RabbitMQ go on noting which nodes are gone (resume), or put that off (suspend)."""
+        with suppress(DispatcherError):  # it is down
+            self.evaluate(f"sys:{change}(rabbit_node_monitor)")
 
     def meet(self, others: Iterable[ClusterNode]) -> None:
         """Let these nodes in again. With `ignore` RabbitMQ 3.10 stays apart until this node is started again.
