@@ -11,6 +11,7 @@ import pytest
 from dispatcher.amqp.methods import ExchangeDelete
 from dispatcher.errors import BrokerUnavailable
 from dispatcher.nodes import LocalCluster, with_vhost
+from dispatcher.service.lane_runner import LaneRunner
 from dispatcher.settings import RabbitSettings
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.conftest import Vhost
@@ -113,8 +114,9 @@ async def test_a_start_leaves_groups_where_they_are_while_a_former_shard_can_not
         await asyncio.to_thread(cluster.nodes[2].kill9)
         await asyncio.to_thread(cluster.wait_for, cluster.nodes[:2])
 
+        fewer = bench.settings(changes=changes, **{LANE: lane(shards=SHARDS - 1)})
         with pytest.raises(BrokerUnavailable):
-            await bench.run(changes=changes, **{LANE: lane(shards=SHARDS - 1)})
+            await LaneRunner(fewer, fewer.lanes[shard_name(LANE, 1)]).prepare()
         await bench.run(wait=False, changes=changes, **{LANE: lane(shards=SHARDS + 1)})
         for name in NAMES[:-1]:
             await bench.leads(name)

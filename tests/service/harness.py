@@ -96,7 +96,8 @@ class Bench:
         changes: dict[str, Any] | None = None,
         **lanes: dict[str, Any],
     ) -> None:
-        """Start these lanes; with `wait` until they lead. `changes`: what else the configuration says."""
+        """Start these lanes, as `dispatcher run` does; with `wait` until they lead. `changes`: what else the
+        configuration says."""
         settings = self.settings(redis_url=redis_url, changes=changes, **lanes)
         for name in settings.lanes:
             runner = self.runner_type(settings, settings.lanes[name], ledger=self.ledger)
