@@ -137,6 +137,7 @@ ON_CLUSTER: Final = {
         Kind("flip_redis", 1, WRITES_LOST),
     )),
 }  # fmt: skip
+NODE_FAULTS: Final = frozenset(kind.name for kind in ON_CLUSTER["node"].kinds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,9 @@ class Report:
             excused = f"{len(verdict.excused)} violations that say that something is missing or late"
             text = f"What happened was right; {excused} are not judged."
             console.print(text, style="red", highlight=False, soft_wrap=True)
+        elif verdict.is_unhurt:
+            text = "What happened was right; each fault of a node was skipped, so there is no verdict."
+            console.print(text, style="red", highlight=False, soft_wrap=True)
         else:
             console.print(f"Everything held; drained in {verdict.drained_s:.1f} s.", style="green")
 

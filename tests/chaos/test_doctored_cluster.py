@@ -18,7 +18,7 @@ from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.parts import NodeFault, Outage
 from tests.chaos.plan import ON_CLUSTER, PARTITIONS, Plan
 from tests.chaos.proxies import Proxies
-from tests.chaos.verdict import after_faults
+from tests.chaos.verdict import NO_VERDICT, Verdict, after_faults, is_unhurt
 from tests.client.tcp_proxy import Connection, TcpProxy
 
 KILLED_NODE = Outage(2.5, 9.0, killed=True)
@@ -110,6 +110,16 @@ def test_others_may_go_on_when_a_leader_has_taken_such_a_consumer_back(on_cluste
     assert not on_cluster.found()
     on_cluster.stage.node_faults = [NodeFault("freeze_node", 1, 4.5, 8.0, 6.0)]
     assert on_cluster.found() == {"taken back"}, "no node stood still before"
+
+
+def test_a_run_in_which_no_node_was_hurt_proves_nothing(on_cluster: Doctored) -> None:
+    stage = on_cluster.stage
+    assert not is_unhurt(stage), "its plan has no such fault"
+    stage.plan = Plan(1, 300.0, on_cluster=True)
+    assert is_unhurt(stage)
+    assert Verdict(is_unhurt=True).exit_code == NO_VERDICT
+    stage.node_faults.append(NodeFault("kill_node", 1, 9.0, 12.0, 3.0))
+    assert not is_unhurt(stage)
 
 
 def test_a_lane_may_wait_with_moves_for_a_consumer_that_stands_still(on_cluster: Doctored) -> None:

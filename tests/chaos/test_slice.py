@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from dispatcher.cli import app
 from dispatcher.nodes.guard import descendants
 from tests.chaos.__main__ import main
-from tests.chaos.plan import ON_CLUSTER, STREAMS, Plan
+from tests.chaos.plan import NODE_FAULTS, ON_CLUSTER, STREAMS, Plan
 from tests.chaos.verdict import NO_VERDICT
 from tests.service.harness import ROOT
 from tests.waiting import wait_until
@@ -41,7 +41,6 @@ CLUSTER_SECONDS, CLUSTER_SEED = 35, 360
 SHARDS_SEED = 18409
 #: Messages per second. Each costs every process something; the faults are what makes the difference.
 RATE, CLUSTER_RATE = 100, 40
-NODE_FAULTS = {kind.name for kind in ON_CLUSTER["node"].kinds}
 FAIL_OVERS = {kind.name for kind in ON_CLUSTER["redis"].kinds}
 REDIS_FAULTS = {kind.name for kind in STREAMS["redis"].kinds}
 #: Servers start, and what is waiting at the end is handled: on a busy machine that takes minutes.
