@@ -17,7 +17,7 @@ from tests.fuzz.targets import EXPECTED
 HANGS_S: Final = 20
 #: After the first part of a run its memory stays within this.
 GROWTH_BYTES_MAX: Final = 64 << 20
-_WARM_UP: Final = 2_000
+_WARM_UP: Final = 1 / 3
 _PAGE_BYTES: Final = 4_096
 
 
@@ -35,10 +35,16 @@ def run(
     seconds: float | None = None,
 ) -> Report:  # fmt: skip
     """So many inputs, or for so long, from this seed on; the first failure ends it."""
-    until = None if seconds is None else time.monotonic() + seconds
+    begun = time.monotonic()
     done = refused = memory = 0
+
+    def part() -> float:
+        """How much of the run is done."""
+        by_time = (time.monotonic() - begun) / seconds if seconds else 0.0
+        return max(by_time, done / inputs if inputs else 0.0)
+
     try:
-        while (inputs is None or done < inputs) and (until is None or time.monotonic() < until):
+        while part() < 1:
             faulthandler.dump_traceback_later(HANGS_S, exit=True)
             try:
                 take(Random(f"{target} {seed + done}"))
@@ -47,11 +53,11 @@ def run(
             except Exception:
                 return Report(done, refused, 0, f"{target}, seed {seed + done}:\n{traceback.format_exc()}")
             done += 1
-            if done == _WARM_UP:
+            if not memory and part() >= _WARM_UP:
                 memory = _resident_bytes()
     finally:
         faulthandler.cancel_dump_traceback_later()
-    grown = _resident_bytes() - memory if memory else 0
+    grown = _resident_bytes() - memory
     failure = f"{target} has grown by {grown:,} bytes" if grown > GROWTH_BYTES_MAX else None
     return Report(done, refused, grown, failure)
 

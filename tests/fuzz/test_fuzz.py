@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.running import run
+from tests.fuzz.running import GROWTH_BYTES_MAX, run
 from tests.fuzz.targets import TARGETS
 
 #: A second or two each.
@@ -24,6 +24,13 @@ def test_no_input_does_harm(target: str) -> None:
 @pytest.mark.parametrize(("target", "seed"), FOUND)
 def test_what_did_harm_does_none_any_more(target: str, seed: int) -> None:
     assert run(target, TARGETS[target](), seed, inputs=1).failure is None
+
+
+def test_what_grows_is_found() -> None:
+    kept: list[bytes] = []
+    report = run("headers", lambda _: kept.append(b"x" * (GROWTH_BYTES_MAX // 16)), 0, inputs=30)
+    assert report.failure is not None
+    assert report.grown_bytes == pytest.approx(20 * len(kept[0]), rel=0.1), "the first third may be needed"
 
 
 def test_a_failure_names_its_seed() -> None:
