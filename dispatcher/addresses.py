@@ -7,6 +7,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 
 async def connect_to_any(
@@ -25,10 +26,8 @@ async def connect_to_any(
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # An address stays as it is: it may name an interface.
-    places = [str(place[0]) for *_, place in found] if len(found) > 1 else [host]
     failures: list[OSError] = []
-    for place in random.sample(places, len(places)):
+    for place in in_random_order(found, host):
         try:
             transport, _ = await loop.create_connection(
                 make_protocol, place, port, ssl=context, server_hostname=server_name
@@ -37,3 +36,10 @@ async def connect_to_any(
         except OSError as failure:
             failures.append(failure)
     raise max(failures, key=lambda failure: isinstance(failure, ssl.SSLError))
+
+
+def in_random_order(found: list[Any], host: str) -> list[str]:
+    """The addresses that `getaddrinfo` has found for this host."""
+    # An address stays as it is: it may name an interface.
+    places = [str(place[0]) for *_, place in found] if len(found) > 1 else [host]
+    return random.sample(places, len(places))

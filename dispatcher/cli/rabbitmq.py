@@ -6,6 +6,7 @@ import contextlib
 import logging
 import random
 import re
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -24,6 +25,7 @@ from pika.exceptions import (
     UnroutableError,
 )
 
+from dispatcher.addresses import in_random_order
 from dispatcher.amqp.tls import login, tls_context
 from dispatcher.errors import BrokerUnavailable, ChannelRefused, is_missing
 from dispatcher.settings import RabbitSettings
@@ -62,7 +64,7 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnec
     for node in random.sample(nodes, len(nodes)):
         where = f"RabbitMQ at {node.address.host}:{node.address.port}"
         try:
-            connection = OperatorConnection(_parameters(node, purpose))
+            connection = _connect_to_any(node, purpose)
             connection.user = login(node, purpose).user
             break
         except (AMQPError, AMQPConnectorException, OSError) as error:
@@ -78,6 +80,19 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnec
     finally:
         with contextlib.suppress(AMQPError):
             connection.close()
+
+
+def _connect_to_any(node: RabbitSettings, purpose: str) -> OperatorConnection:
+    """A connection to the first of the node's addresses that takes one, in random order. Raises what the last
+    one said; a problem of TLS comes before others."""
+    address = node.address
+    failures: list[Exception] = []
+    for place in in_random_order(socket.getaddrinfo(address.host, address.port), address.host):
+        try:
+            return OperatorConnection(_parameters(node, place, purpose))
+        except (AMQPError, AMQPConnectorException, OSError) as failure:
+            failures.append(failure)
+    raise max(failures, key=lambda failure: isinstance(failure, ssl.SSLError))
 
 
 class QueueLook(NamedTuple):
@@ -119,10 +134,11 @@ def refusal(
     return None
 
 
-def _parameters(settings: RabbitSettings, purpose: str) -> pika.ConnectionParameters:
+def _parameters(settings: RabbitSettings, place: str, purpose: str) -> pika.ConnectionParameters:
+    """`place`: one of the addresses of the host."""
     address, who, context = settings.address, login(settings, purpose), tls_context(settings)
     return pika.ConnectionParameters(
-        host=address.host,
+        host=place,
         port=address.port,
         virtual_host=address.vhost,
         credentials=ExternalCredentials() if who.user is None else PlainCredentials(who.user, who.password),
