@@ -25,6 +25,7 @@ from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.certificates import SERVER_NAME, Certificates
 from tests.redis_store.conftest import Lane, now_ms
+from tests.redis_store.least_rights import documented
 from tests.redis_store.samples import dispatched, entry, step
 from tests.redis_store.sentinel_node import SERVICE, LocalSentinel
 from tests.redis_store.test_lost_writes import answer_gaps_with, whole_state, write_state
@@ -351,17 +352,10 @@ async def test_a_redis_without_scripts_is_refused() -> None:
             await store_at(url=server.url)
 
 
-#: All that a lane needs, where Redis restricts its users; docs/operations.md has the same.
-RIGHTS = (
-    "+info +client|setname +select +ping +script|load +eval +evalsha +exists +hmget +hset +hget +hdel +hscan "
-    "+xadd +xtrim +xrange +rpush +llen +lpop +lrange +zadd +zcard +zcount +zremrangebyrank +zscore +pexpire "
-    "+unlink"
-)
-
-
 async def test_a_managed_redis_that_grants_little_is_enough() -> None:
     """CONFIG and whatever else a hosted Redis keeps for itself is not asked for."""
-    with LocalRedis(config=[f"user lanes on >p4ss ~{{test-* resetchannels -@all {RIGHTS}"]) as server:
+    rights = " ".join(word for word in documented() if word.startswith("+"))
+    with LocalRedis(config=[f"user lanes on >p4ss ~{{test-* resetchannels -@all {rights}"]) as server:
         lane = Lane(with_credentials(server.url, "lanes:p4ss"))
         assert await probe(RedisSettings(url=lane.url), [lane.keys]) == []
         store = await lane.lead()

@@ -3,9 +3,7 @@ says so."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
@@ -18,31 +16,14 @@ from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.cluster_nodes import LocalCluster, ask
 from tests.redis_store.conftest import now_ms
+from tests.redis_store.least_rights import (
+    documented,
+    documented_for_a_cluster,
+    documented_for_a_removal,
+)
 from tests.redis_store.samples import dispatched, entry, step
 
-PAGE = Path(__file__).parents[2] / "docs/security.md"
 KEYS = LaneKeys.of("dispatch", "orders")
-
-
-def documented() -> list[str]:
-    """The words of the rule behind `ACL SETUSER dispatcher`."""
-    found = re.search(r"```text\nACL SETUSER dispatcher (.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
-    return found[1].split()
-
-
-def documented_for_a_removal() -> str:
-    """What `lane remove` needs besides."""
-    found = re.search(r"^- `dispatcher lane remove` needs `([^`]+)` too", PAGE.read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1]
-
-
-def documented_for_a_cluster() -> list[str]:
-    """What comes to that on a Redis Cluster."""
-    found = re.search(r"^- A \[Redis Cluster\]\S+ needs `([^`]+)` too", PAGE.read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1].split()
 
 
 @pytest.fixture(scope="module")

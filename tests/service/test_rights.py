@@ -1,5 +1,5 @@
-"""The least rights on RabbitMQ, read from docs/security.md: each role does its work with exactly these, and
-nothing of the others'."""
+"""The least rights on RabbitMQ and Redis, read from docs/security.md: each role does its work with exactly
+these, and nothing of the others'."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
+import redis
 import structlog
 import yaml
 from pamqp import commands
@@ -30,6 +31,7 @@ from dispatcher.wire import protocol
 from dispatcher.wire.shards import ShardNames, shard_name
 from tests.amqp.samples import properties, text
 from tests.conftest import Vhost
+from tests.redis_store import least_rights
 from tests.service.clients import Client
 from tests.service.harness import Bench, bench_of, document, lane
 from tests.waiting import TIMEOUT_S, eventually
@@ -52,7 +54,8 @@ def documented() -> dict[str, dict[str, str]]:
 
 
 class Users:
-    """A user for each role, with the documented rights for the prefix of the test's own vhost."""
+    """A user for each role, with the documented rights for the prefix of the test's own vhost. That of the
+    dispatcher is one of Redis, too."""
 
     def __init__(self, vhost: Vhost) -> None:
         self._vhost = vhost
@@ -61,6 +64,19 @@ class Users:
             name = self._names[role] = f"{role}-{uuid.uuid4().hex[:8]}"
             vhost.management(f"users/{name}", "PUT", {"password": "hunter2", "tags": ""})
             self.permit(role, rights)
+        self.permit_keys(least_rights.ONE_LANE)
+
+    def permit_keys(self, pattern: str) -> None:
+        """The dispatcher has these keys of Redis, for the prefix of the page's example."""
+        rule = [pattern if word == least_rights.ONE_LANE else word for word in least_rights.documented()]
+        own = [word.replace("dispatch", self._vhost.redis_prefix) for word in rule]
+        with redis.Redis.from_url(self._vhost.redis_url) as admin:
+            admin.execute_command("ACL", "SETUSER", self["dispatcher"], *own)
+
+    @property
+    def redis_url(self) -> str:
+        """The dispatcher's."""
+        return self._vhost.redis_url.replace("://", f"://{self['dispatcher']}:SECRET@")
 
     def permit(self, role: str, rights: dict[str, str]) -> None:
         """These rights, for the prefix of the page's example, instead of the documented ones."""
@@ -74,6 +90,7 @@ class Users:
         return self._names[role]
 
     def url(self, role: str) -> str:
+        """Of RabbitMQ."""
         parts = urlsplit(self._vhost.amqp_url)
         host = parts.netloc.rpartition("@")[2]
         return urlunsplit(parts._replace(netloc=f"{self[role]}:hunter2@{host}"))
@@ -81,6 +98,8 @@ class Users:
     def remove(self) -> None:
         for name in self._names.values():
             self._vhost.management(f"users/{name}", "DELETE")
+        with redis.Redis.from_url(self._vhost.redis_url) as admin:
+            admin.execute_command("ACL", "DELUSER", self["dispatcher"])
 
 
 @pytest.fixture
@@ -108,12 +127,12 @@ async def inbound(vhost: Vhost) -> None:
 
 
 def running(vhost: Vhost, users: Users) -> Vhost:
-    return replace(vhost, amqp_url=users.url("dispatcher"))
+    return replace(vhost, amqp_url=users.url("dispatcher"), redis_url=users.redis_url)
 
 
 def config(folder: Path, vhost: Vhost, users: Users, role: str) -> Path:
     file = folder / f"{role}.yaml"
-    file.write_text(yaml.safe_dump(document(users.url(role), vhost.redis_url, vhost.redis_prefix, LANES)))
+    file.write_text(yaml.safe_dump(document(users.url(role), users.redis_url, vhost.redis_prefix, LANES)))
     return file
 
 
@@ -244,6 +263,36 @@ async def test_each_role_does_its_work(vhost: Vhost, users: Users, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("inbound")
+async def test_messages_are_parked_and_come_back(vhost: Vhost, users: Users) -> None:
+    """One leader parks them for a consumer that is not idle, the next one reads them."""
+    count = 60
+    lanes = {"orders": LANES["orders"] | {"look_ahead": 20, "steal_after": None}}
+    url, prefix = users.url("consumer"), vhost.redis_prefix
+    async with bench_of(running(vhost, users)) as bench:
+        await bench.run(**lanes)
+        producer = await as_producer(users)
+        async with GroupConsumer(url, "orders", "c1", prefix=prefix, prefetch=1) as consumer:
+            await consumer.joined()
+            for number in range(count):
+                producer.send("orders.high", b"%d" % number, "g", message_id=b"m%d" % number)
+            copies = aiter(consumer)
+            first = await anext(copies)
+            async with GroupConsumer(url, "orders", "c2", prefix=prefix):
+                await eventually(lambda: bench.status()["parked"] > 0)
+                await bench.stop()
+                await bench.run(**lanes)
+                await eventually(lambda: bench.status()["parked"] > 0)
+                await first.ack()
+                seen = [first.body]
+                while len(seen) < count:
+                    copy = await anext(copies)
+                    await copy.ack()
+                    seen.append(copy.body)
+        await producer.close()
+    assert seen == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.usefixtures("inbound")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 async def test_others_send_no_command(vhost: Vhost, users: Users, tmp_path: Path, role: str) -> None:
     """RabbitMQ refuses the exchange, and the program says so in one line."""
@@ -343,15 +392,16 @@ def documented_for_shards(role: str) -> dict[str, str]:
 async def test_shards_work_with_their_documented_rights(vhost: Vhost, users: Users, tmp_path: Path) -> None:
     for role in ("dispatcher", "consumer", "producer", "operator"):
         users.permit(role, documented_for_shards(role))
+    users.permit_keys(least_rights.pattern_for("a lane with shards"))
     async with Client.opened(RabbitSettings(url=vhost.amqp_url)) as admin:
         for queue in QUEUES:
-            for number in (1, 2):
+            for number in (1, 2, 3):
                 await admin.declare(shard_name(queue, number))
     names = ShardNames("orders", vhost.redis_prefix)
-    lanes = {"orders": {**LANES["orders"], "shards": 2}}
+    lanes = {"orders": {**LANES["orders"], "shards": 3}}
     file = tmp_path / "shards.yaml"
     file.write_text(
-        yaml.safe_dump(document(users.url("dispatcher"), vhost.redis_url, vhost.redis_prefix, lanes))
+        yaml.safe_dump(document(users.url("dispatcher"), users.redis_url, vhost.redis_prefix, lanes))
     )
     async with bench_of(running(vhost, users)) as bench:
         for runs in (False, True):
@@ -364,14 +414,17 @@ async def test_shards_work_with_their_documented_rights(vhost: Vhost, users: Use
             await producer.confirmed()
         consumers = [
             GroupConsumer(users.url("consumer"), names.shard(number).lane, "c", prefix=names.prefix)
-            for number in (1, 2)
+            for number in (1, 2, 3)
         ]
-        async with consumers[0], consumers[1]:
-            both = [asyncio.ensure_future(anext(aiter(consumer))) for consumer in consumers]
-            done, rest = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT_S)
-            assert [task.result().body for task in done] == [b"one"]
+        async with consumers[0], consumers[1], consumers[2]:
+            all_three = [asyncio.ensure_future(anext(aiter(consumer))) for consumer in consumers]
+            done, rest = await asyncio.wait(all_three, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT_S)
+            copies = [task.result() for task in done]
+            assert [copy.body for copy in copies] == [b"one"]
+            await copies[0].ack()
             for task in rest:
                 task.cancel()
+            await succeeds(file, "lane", "reshard", "orders", "--shards", "2")
 
 
 async def test_shards_without_the_right_to_bind_them_are_refused(vhost: Vhost, users: Users) -> None:
