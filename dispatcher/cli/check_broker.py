@@ -29,6 +29,7 @@ from dispatcher.service.shards import PLUGIN_IS_MISSING, RING_TYPE, UNKNOWN_RING
 from dispatcher.service.topology import (
     Kinds,
     kinds_of,
+    one_place_problem,
     own_exchanges,
     own_queues,
     parking_queues,
@@ -172,7 +173,9 @@ def _warn_of_one_place(
                 f"lanes.{lane.name}: {queue!r} is a classic queue: its messages are lost with its node. The "
                 "dispatcher deletes it when all of them are settled, and makes a quorum queue next time"
             )
-    if lane.handover:
+    if (problem := one_place_problem(lane, [True])) is not None:
+        findings.problem(problem)
+    elif lane.handover:
         findings.warning(
             f"lanes.{lane.name}: with handover the queues of its consumers are classic queues: what is "
             "handed over is lost with their node, although an inbound queue is a quorum queue"

@@ -113,9 +113,21 @@ def kinds_of(lane: LaneSettings, inbound: Sequence[bool]) -> Kinds:
     What came in replicated is never kept in one place only, whatever the lane asks for.
     """
     own = lane.queue_type is QueueKind.QUORUM
-    if lane.queue_type is QueueKind.AUTO and not lane.handover:  # whose consumers' queues are classic anyway
+    if lane.queue_type is QueueKind.AUTO:
         own = len(inbound) == len(lane.inbound) and all(inbound)
     return Kinds(own, own or any(inbound))
+
+
+def one_place_problem(lane: LaneSettings, inbound: Sequence[bool]) -> str | None:
+    """Why a lane with such inbound queues is not led; see kinds_of. The queues of hand-over consumers are
+    classic ones: X-4 needs an exclusive reader, which a quorum queue has not."""
+    if not (lane.handover and any(inbound)) or lane.queue_type is QueueKind.CLASSIC:
+        return None
+    return (
+        f"lanes.{lane.name}.queue_type: an inbound queue is a quorum queue, but what a lane with handover "
+        "gives to its consumers lies in classic queues, and is lost with their node; write queue_type: "
+        "classic if that may be"
+    )
 
 
 async def quorum_inbound(link: Link, lane: LaneSettings) -> list[bool]:
@@ -131,8 +143,11 @@ async def declare_lane(
     `inbound`: which of its inbound queues are quorum queues.
 
     Raises ConfigurationError for what an operator has to change: a queue of ours that exists with other
-    properties, missing rights. Raises ChannelRefused while the node of a classic one is away.
+    properties, missing rights, and what `one_place_problem` says. Raises ChannelRefused while the node of a
+    classic one is away.
     """
+    if (problem := one_place_problem(lane, inbound)) is not None:
+        raise ConfigurationError(problem)
     is_new = not await exchange_exists(link, names.exchange)
     kinds = kinds_of(lane, inbound)
     wanted = own_queues(names, lane, kinds)

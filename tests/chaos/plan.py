@@ -222,7 +222,7 @@ class Settings:
     def _for_readers(self) -> dict[str, Any]:
         consumers = [{"id": who, "prefetch": self.readers_prefetch} for who in READERS]
         return {
-            "handover": True, "consumers": consumers,
+            "handover": True, "consumers": consumers, "queue_type": "classic",
             "look_ahead": self.look_ahead, "park_after": self.park_after,
             "reconnect_grace": self.reconnect_grace, "rebalance": {"pause": self.pause},
             "history": {"max_age": "1d"} if self.readers_keep else None,

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dispatcher.amqp.events import ConnectionClosed, ConsumerCancelled, Delivery
 from dispatcher.amqp.link import Link
 from dispatcher.cli import app
-from dispatcher.errors import BrokerUnavailable, DeliveredAgain
+from dispatcher.errors import BrokerUnavailable, ConfigurationError, DeliveredAgain
 from dispatcher.service.lane_runner import LaneRunner, RunnerState
 from dispatcher.service.queue_kinds import has_priorities, kind_of_queue
 from dispatcher.service.quorum_lock import QuorumLock
@@ -268,16 +268,28 @@ async def test_empty_classic_queues_are_replaced_and_others_stay(bench: Bench, t
     await handles(bench, b"4")
 
 
-async def test_a_lane_with_handover_is_warned_that_its_messages_lie_on_one_node(
+async def test_what_came_in_replicated_lies_on_one_node_only_if_the_operator_says_so(
     bench: Bench, tmp_path: Path
 ) -> None:
+    """The queues of hand-over consumers are classic."""
     client = await bench.client()
     await client.declare("in")
-    keys = {"handover": True, "consumers": [{"id": "billing", "prefetch": 5}]}
-    assert await asyncio.to_thread(told, bench, tmp_path, lane(**keys)) == []
+    handing = {"handover": True, "consumers": [{"id": "billing", "prefetch": 5}]}
+
+    async def found(level: str, *queues: str, **keys: str) -> list[str]:
+        return await asyncio.to_thread(told, bench, tmp_path, lane(*queues, **handing, **keys), level)
+
+    assert await found("problem", "in") == await found("warning", "in") == []
     await client.declare("low", **QUORUM)
-    texts = await asyncio.to_thread(told, bench, tmp_path, lane("in", "low", **keys))
-    assert [text for text in texts if "with handover the queues of its consumers are classic" in text]
+    (problem,) = await found("problem", "in", "low")
+    assert problem.startswith("lanes.orders.queue_type: ")
+    with pytest.raises(ConfigurationError) as refused:
+        await bench.run(orders=lane("in", "low", **handing))
+    assert str(refused.value) == problem
+    assert await found("problem", "in", "low", queue_type="classic") == []
+    (_,) = await found("warning", "in", "low", queue_type="classic")
+    await bench.run(orders=lane("in", "low", **handing, queue_type="classic"))
+    assert bench.status()["state"] == "active"
 
 
 def warnings(bench: Bench, folder: Path) -> list[str]:
