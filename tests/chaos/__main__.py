@@ -26,7 +26,7 @@ from dispatcher.nodes.installed import ensure_installed
 from dispatcher.wire.shards import shard_name
 from tests.chaos.fail_overs import WAYS
 from tests.chaos.faults import Faults
-from tests.chaos.going_on import STALL_AFTER_STOP_S, STALL_S, Limits
+from tests.chaos.going_on import STALL_AFTER_FAIL_OVER_S, STALL_AFTER_STOP_S, STALL_S, Limits
 from tests.chaos.lanes import LaneOnStage
 from tests.chaos.ledger_check import Runner, as_program, check_ledger
 from tests.chaos.plan import CONCURRENT, HANDOVER, Plan
@@ -85,6 +85,11 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall", type=float, metavar="SECONDS", help=stall)
     after_stop = f"the same after a clean stop ({STALL_AFTER_STOP_S:.0f}; needs --cluster)"
     parser.add_argument("--stall-after-stop", type=float, metavar="SECONDS", help=after_stop)
+    after_fail_over = "the same once another Redis is the primary ({:.0f}; needs --cluster)"
+    parser.add_argument(
+        "--stall-after-fail-over", type=float, metavar="SECONDS",
+        help=after_fail_over.format(STALL_AFTER_FAIL_OVER_S),
+    )  # fmt: skip
     redis = "who finds another Redis: proxies, Sentinel, or a Redis Cluster (proxies; needs --cluster)"
     parser.add_argument("--redis", choices=WAYS, help=redis)
     parser.add_argument(
@@ -92,16 +97,20 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="where to put the report and the record")
     options = parser.parse_args(arguments)
-    for_cluster = (options.stall, options.stall_after_stop, options.redis)
-    if not options.cluster and for_cluster != (None, None, None):
-        parser.error("--stall, --stall-after-stop and --redis are for --cluster")
+    for_cluster = (options.stall, options.stall_after_stop, options.stall_after_fail_over, options.redis)
+    if not options.cluster and any(given is not None for given in for_cluster):
+        parser.error("--stall, --stall-after-… and --redis are for --cluster")
     if options.rate is None:
         options.rate = RATE_ON_CLUSTER if options.cluster else RATE
     return options
 
 
 def _limits(options: argparse.Namespace) -> Limits:
-    given = {"stall_s": options.stall, "after_stop_s": options.stall_after_stop}
+    given = {
+        "stall_s": options.stall,
+        "after_stop_s": options.stall_after_stop,
+        "after_fail_over_s": options.stall_after_fail_over,
+    }
     return Limits(**{name: value for name, value in given.items() if value is not None})
 
 

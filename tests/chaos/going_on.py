@@ -1,7 +1,8 @@
-"""How soon each lane goes on after something was done to a node: R-9, and more.
+"""How soon each lane goes on after something was done to a node (R-9), or to the primary of Redis.
 
-A lane goes on when a message is settled that was sent after the fault began. What was done to dispatchers and
-Redis meanwhile gives it its time once more, and so does the upgrade of the next node.
+A lane goes on when a message is settled that was sent after the fault began, or after the new primary was
+there. What was done meanwhile to dispatchers, and to Redis or a node, gives it its time once more, and so
+does the upgrade of the next node.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from tests.chaos.parts import NodeFault
 
 STALL_S: Final = 15.0
 STALL_AFTER_STOP_S: Final = 10.0
+STALL_AFTER_FAIL_OVER_S: Final = 5.0
 #: A node that stands still is given up at the latest after this time, and nobody can do anything before.
 GIVEN_UP_S: Final = 1.25 * TICKTIME_S
 STOPS: Final = ("stop_node", "stop_app", "upgrade_node")
 FREEZES: Final = ("freeze_node",)
 #: After these a node may go on apart from the others, unless it pauses; a lane may be led through it then.
 PARTS: Final = ("freeze_node", "part_node")
+#: Of Redis, not of a node.
+FAIL_OVER: Final = "redis_fail_over"
 ALL: Final = (*STOPS, *PARTS, "kill_node")
 
 
@@ -33,8 +37,11 @@ class Limits(NamedTuple):
 
     stall_s: float = STALL_S
     after_stop_s: float = STALL_AFTER_STOP_S
+    after_fail_over_s: float = STALL_AFTER_FAIL_OVER_S
 
     def of(self, fault: NodeFault) -> float:
+        if fault.name == FAIL_OVER:
+            return self.after_fail_over_s
         if fault.name in STOPS:
             return self.after_stop_s
         return self.stall_s + (min(fault.lasted_s, GIVEN_UP_S) if fault.name in FREEZES else 0.0)
@@ -55,9 +62,13 @@ class Stall(NamedTuple):
     def violation(self) -> str | None:
         if self.at <= self.due:
             return None
-        name, node, *_ = self.fault
+        what = (
+            self.fault.name
+            if self.fault.name == FAIL_OVER
+            else f"{self.fault.name} of node {self.fault.node}"
+        )
         waited = f"of what was sent from {self.since:.3f} on nothing was settled for {self.lasted_s:.1f} s"
-        return f"not live: {name} of node {node}: {waited}, {self.due - self.since:.1f} s were allowed"
+        return f"not live: {what}: {waited}, {self.due - self.since:.1f} s were allowed"
 
 
 class Settled(NamedTuple):
@@ -105,6 +116,12 @@ def stalls(
         if mine:
             found.append(max(mine, key=lambda stall: (stall.at > stall.due, stall.lasted_s)))
     return found
+
+
+def excuses(fault: NodeFault, limits: Limits, *, waits: Collection[str] = ()) -> Interval:
+    """For so long this fault of a node may keep a lane from going on after another one; see `stalls`."""
+    since = fault.until if fault.name in waits else fault.since
+    return fault.since, max(fault.until, since + limits.of(fault))
 
 
 def _due(moment: float, limit_s: float, hindered: list[Interval]) -> float:

@@ -139,6 +139,23 @@ def test_a_lane_may_wait_with_moves_for_a_consumer_that_stands_still(on_cluster:
     assert paused() == pytest.approx([3.0, 5.0, 6.0, 7.0], abs=0.1)
 
 
+def test_a_lane_that_stands_still_after_a_fail_over_is_found(on_cluster: Doctored) -> None:
+    def found(*, promoted: bool = True, killed: bool = False) -> list[bool]:
+        stage = on_cluster.stage
+        stage.redis_outages = [Outage(8.0, 9.0, killed=True, promoted=promoted)]
+        stage.node_faults = [NodeFault("kill_node", 1, 8.5, 11.0, 3.0)] if killed else []
+        stood = after_faults(stage, gather(stage, LANE), Limits(), 90.0)
+        return [one.violation() is not None for one in stood]
+
+    on_cluster.sent(m1=0.1, m2=0.1, m3=9.1)
+    on_cluster.write(on_cluster.a, ONE, TWO, handled(3, 15.0, 3))
+    assert found() == [True]
+    assert found(promoted=False) == []
+    assert found(killed=True)[-1] is False
+    on_cluster.write(on_cluster.a, ONE, TWO, handled(3, 13.0, 3))
+    assert found() == [False]
+
+
 def test_a_lane_has_its_time_once_more_after_such_a_wait(on_cluster: Doctored) -> None:
     def is_late() -> bool:
         stage = on_cluster.stage

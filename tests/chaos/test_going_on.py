@@ -8,7 +8,17 @@ from collections.abc import Collection
 import pytest
 
 from dispatcher.judge.record import HandlingRecord, MessageKey
-from tests.chaos.going_on import ALL, GIVEN_UP_S, PARTS, Limits, Settled, settled, stalls
+from tests.chaos.going_on import (
+    ALL,
+    FAIL_OVER,
+    GIVEN_UP_S,
+    PARTS,
+    Limits,
+    Settled,
+    excuses,
+    settled,
+    stalls,
+)
 from tests.chaos.parts import NodeFault
 
 KILL = NodeFault("kill_node", 1, 10.0, 22.0, 4.0)
@@ -73,6 +83,15 @@ def test_such_a_lane_has_nothing_on_a_node_that_is_lost_for_good() -> None:
 def test_a_lane_may_be_led_through_a_node_that_goes_on_apart() -> None:
     assert not late(Settled(10.1, 36.9), fault=KILL._replace(name="part_node"), waits=PARTS)
     assert late(Settled(10.1, 36.9), waits=PARTS)
+
+
+def test_a_lane_goes_on_soon_once_another_redis_is_the_primary() -> None:
+    promoted = NodeFault(FAIL_OVER, 0, 10.0, 10.0, 0.0)
+    assert not late(Settled(10.1, 14.9), fault=promoted)
+    assert late(Settled(10.1, 15.1), fault=promoted)
+    assert not late(Settled(10.1, 24.9 + 5.0), fault=promoted, hindered=(excuses(KILL, LIMITS),))
+    assert late(Settled(10.1, 25.1 + 5.0), fault=promoted, hindered=(excuses(KILL, LIMITS),))
+    assert excuses(KILL, LIMITS, waits=ALL) == (10.0, 37.0)
 
 
 def test_nobody_knows_what_the_end_of_the_producers_cut_off() -> None:

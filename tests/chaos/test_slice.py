@@ -139,7 +139,7 @@ def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
     """How long lanes may stand still is asked with the limits of a machine that others use, too."""
     report = _held(
         tmp_path, CLUSTER_SECONDS, CLUSTER_SEED, "--policy", "all", "--cluster", "--stall", "60",
-        "--stall-after-stop", "45", "--rate", str(CLUSTER_RATE),
+        "--stall-after-stop", "45", "--stall-after-fail-over", "30", "--rate", str(CLUSTER_RATE),
     ).report  # fmt: skip
     assert all(lane["handled"] > 30 for lane in report["lanes"].values())
     happened = {fault["fault"] for fault in report["faults"] if not fault["note"].startswith("skipped")}

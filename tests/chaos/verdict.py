@@ -19,7 +19,7 @@ from tests.chaos.decisions import DROP, PURGE, RELEASE, SENDING, SKIP, TAKING
 from tests.chaos.draining import STILL_S, drain
 from tests.chaos.evictions import ACK_TIMEOUT
 from tests.chaos.evidence import Evidence, Found, gather, produced
-from tests.chaos.going_on import ALL, PARTS, Limits, Stall, settled, stalls
+from tests.chaos.going_on import ALL, FAIL_OVER, PARTS, Limits, Stall, excuses, settled, stalls
 from tests.chaos.handed_evidence import gather_handed
 from tests.chaos.kept import not_kept
 from tests.chaos.lanes import LaneOnStage
@@ -27,6 +27,7 @@ from tests.chaos.leaderless import left_without_leader, of_lanes, told_apart
 from tests.chaos.leaderships import paused_by_moves
 from tests.chaos.numbers import told_wrongly
 from tests.chaos.operator import Operator
+from tests.chaos.parts import NodeFault
 from tests.chaos.plan import CONCURRENT, NODE_FAULTS, READERS, SHORT
 from tests.chaos.shards import elsewhere, find_shards
 from tests.chaos.stage import PREFIX, Stage
@@ -52,7 +53,7 @@ class LaneVerdict:
     evidence: Evidence
     counts: dict[str, int]
     violations: list[str]
-    stalls: list[Stall] = field(default_factory=list)  # after each fault of a node
+    stalls: list[Stall] = field(default_factory=list)  # after each fault of a node, and fail-over of Redis
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ def is_unhurt(stage: Stage) -> bool:
 
 
 def after_faults(stage: Stage, evidence: Evidence, limits: Limits, until: float) -> list[Stall]:
-    """How long the lane stood still after each fault of a node."""
+    """How long the lane stood still after each fault of a node, and each fail-over of its Redis."""
     lane = evidence.lane
     sent = produced(stage, lane).sent
     hindered = [(outage.since, outage.until) for outage in stage.redis_outages_of(lane)]
@@ -152,7 +153,11 @@ def after_faults(stage: Stage, evidence: Evidence, limits: Limits, until: float)
     of_lane = settled(evidence.handlings, sent, acked=lane.hands_over)
     pauses = stage.plan.settings.partitions == PAUSE_MINORITY
     waits = ALL if lane.hands_over else () if pauses else PARTS  # its queues are on one node
-    return stalls(stage.node_faults, of_lane, hindered, limits, until, waits=waits)
+    found = stalls(stage.node_faults, of_lane, hindered, limits, until, waits=waits)
+    promoted_at = [outage.until for outage in stage.redis_outages_of(lane) if outage.promoted]
+    fail_overs = [NodeFault(FAIL_OVER, 0, at, at, 0.0) for at in promoted_at]
+    hindered += [excuses(fault, limits, waits=waits) for fault in stage.node_faults]
+    return found + stalls(fail_overs, of_lane, hindered, limits, until)
 
 
 async def _wind_down(stage: Stage, verdict: Verdict, still_s: float) -> None:
