@@ -3,46 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dispatcher.cli.rabbitmq import connected
 from dispatcher.settings import RabbitSettings
+from tests.client.tcp_proxy import TcpProxy
 from tests.conftest import Vhost
-from tests.several_addresses import NAME, named, places
+from tests.several_addresses import NAME, places
+
+#: More than chance needs.
+COMMANDS_MAX = 40
 
 
-async def test_not_each_command_begins_with_the_same_address(
-    vhost: Vhost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who listens at the first address hangs up."""
-    tried: list[tuple[str, int]] = []
-    resolve, connect = socket.getaddrinfo, socket.socket.connect
+@contextlib.contextmanager
+def a_resolver_that_knows_the_name() -> Iterator[None]:
+    resolve = socket.getaddrinfo
 
     def resolved(host: str, port: int, *given: Any, **options: Any) -> Any:
         return places(port) if host == NAME else resolve(host, port, *given, **options)
 
-    def connects(self: socket.socket, address: tuple[str, int]) -> None:
-        tried.append(address)
-        connect(self, address)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    monkeypatch.setattr(socket.socket, "connect", connects)
-    async with named(vhost.amqp_url) as url:
-        at = RabbitSettings(url=url).address.port
-        begun_with = set[str]()
-        for _ in range(40):
-            begun_with.add(await asyncio.to_thread(_first, url, at, tried))
-            if len(begun_with) == 2:
-                return
-    pytest.fail(f"each began with {begun_with}")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(socket, "getaddrinfo", resolved)
+        yield
 
 
-def _first(url: str, port: int, tried: list[tuple[str, int]]) -> str:
-    """The address that a command tries first."""
-    tried.clear()
+def _command(url: str) -> None:
     with connected(RabbitSettings(url=url), "test") as connection:
         assert connection.is_open
-    return next(address for address, to in tried if to == port)
+
+
+async def test_not_each_command_begins_with_the_same_address(vhost: Vhost) -> None:
+    """Who listens at the first address hangs up, and the next one is tried."""
+    hung_up = 0
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal hung_up
+        hung_up += 1
+        writer.close()
+
+    seen = set[int]()
+    async with TcpProxy(vhost.amqp_url) as proxy:
+        port = RabbitSettings(url=proxy.url).address.port
+        (*_, (first, _)), (*_, (second, _)) = places(port)
+        url = proxy.url.replace(second, NAME)
+        async with await asyncio.start_server(hang_up, first, port):
+            with a_resolver_that_knows_the_name():
+                for _ in range(COMMANDS_MAX):
+                    before = hung_up
+                    await asyncio.to_thread(_command, url)
+                    seen.add(hung_up - before)
+                    if seen == {0, 1}:
+                        return
+    pytest.fail(f"each command met so many that hung up: {seen}")
