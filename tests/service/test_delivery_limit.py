@@ -44,6 +44,29 @@ async def test_a_low_limit_is_told_once_of_each_queue(bench: Bench) -> None:
         await client.ready(queue)  # none was changed, or deleted
 
 
+@pytest.mark.parametrize(("limit", "survive"), [(4, False), (5, True)])
+async def test_what_a_crash_loop_costs_is_decided_by_the_limit(
+    bench: Bench, limit: int, *, survive: bool
+) -> None:
+    """No consumer is there, and no leader lives long enough to park what came back so often."""
+    before = [b"%d" % number for number in range(20)]
+    client = await bench.client()
+    await client.declare("in", **QUORUM, x_delivery_limit=limit)
+    for body in before:
+        client.send("in", body, "g")
+    await client.confirmed()
+    for _ in range(5):
+        await bench.run(orders=lane())
+        await eventually(lambda: bench.status()["held"] == len(before))
+        await bench.crash()
+    client.send("in", b"last", "g")
+    await client.confirmed()
+    await bench.run(orders=lane())
+    consumer = await bench.joined("c")
+    await eventually(lambda: b"last" in consumer.bodies("g"))
+    assert consumer.bodies("g") == [*(before if survive else ()), b"last"]
+
+
 RECEIVED = "PRECONDITION_FAILED - inequivalent arg '{}' for queue 'in' in vhost 'v': received"
 
 
