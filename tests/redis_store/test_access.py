@@ -21,6 +21,7 @@ from dispatcher.nodes.local_redis import LocalRedis
 from dispatcher.nodes.ports import free_ports
 from dispatcher.redis_store import LaneStore, probe
 from dispatcher.redis_store.connection import RedisConnection, version_problem
+from dispatcher.redis_store.removal import look_at_lane, remove_keys
 from dispatcher.redis_store.scripts import LaneKeys
 from dispatcher.settings import RedisSettings
 from tests.redis_store.certificates import SERVER_NAME, Certificates
@@ -172,6 +173,15 @@ async def test_tls(tls_redis: Any, certificates: Certificates) -> None:
     trusting = {"url": tls_redis.tls_url, "ca_file": certificates.path("ca.pem"), "server_name": SERVER_NAME}
     identity = {"cert_file": certificates.path("client.pem"), "key_file": certificates.path("client.key")}
     await assert_works(**trusting, **identity)
+    settings = RedisSettings(**trusting, **identity)
+    assert await probe(settings, KEYS) == []
+    store = await LaneStore.open(settings, "orders", "dispatch", on_gap=lambda: pytest.fail("a gap"))
+    await store.lead(now_ms(), ["in"])
+    await store.close()
+    there = (await look_at_lane(settings, "dispatch", "orders")).keys
+    assert there
+    await remove_keys(settings, there)
+    assert not (await look_at_lane(settings, "dispatch", "orders")).keys
     if tls_redis.wants_certificate:
         # Redis closes right behind its alert, which may be overtaken by the reset.
         with pytest.raises((ConfigurationError, StoreUnavailable), match=r"redis\.cert_file"):
