@@ -17,6 +17,7 @@ from dispatcher.settings import (
     LaneSettings,
     PlacementName,
     PolicyName,
+    QueueKind,
     Settings,
 )
 from dispatcher.sim.broker import Broker
@@ -117,6 +118,8 @@ def _settings(scenario: RunScenario, group_map: Chosen, edits: dict[str, Any]) -
     weights = edits.get("weights") or [weight for _, weight, _ in scenario.inbounds]
     queues = zip(scenario.inbounds, weights, strict=True)
     options = {**scenario.options, **{key: value for key, value in edits.items() if key != "weights"}}
+    if scenario.hands_over:  # over quorum queues no other such lane is led
+        options["queue_type"] = QueueKind.CLASSIC
     lane = LaneSettings(
         name=LANE, policy=PolicyName(scenario.policy),
         inbound=tuple(InboundSettings(queue=name, weight=weight) for (name, _, _), weight in queues),
