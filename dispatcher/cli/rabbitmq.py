@@ -67,7 +67,7 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnec
             connection = _connect_to_any(node, purpose)
             connection.user = login(node, purpose).user
             break
-        except (AMQPError, AMQPConnectorException, OSError) as error:
+        except (AMQPError, AMQPConnectorException, OSError, UnicodeError) as error:
             problems.append(f"{where}: {_reason(node, error, settings.url_key)}")
     else:
         raise BrokerUnavailable("; ".join(sorted(problems))) from None
@@ -83,11 +83,11 @@ def connected(settings: RabbitSettings, purpose: str) -> Iterator[OperatorConnec
 
 
 def _connect_to_any(node: RabbitSettings, purpose: str) -> OperatorConnection:
-    """A connection to the first of the node's addresses that takes one, in random order. Raises what the last
-    one said; a problem of TLS comes before others."""
+    """As dispatcher.addresses.connect_to_any, and raises what pika does, too."""
     address = node.address
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     failures: list[Exception] = []
-    for place in in_random_order(socket.getaddrinfo(address.host, address.port), address.host):
+    for place in in_random_order(found, address.host):
         try:
             return OperatorConnection(_parameters(node, place, purpose))
         except (AMQPError, AMQPConnectorException, OSError) as failure:

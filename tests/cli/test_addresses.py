@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dispatcher.cli.rabbitmq import connected
+from dispatcher.errors import BrokerUnavailable
 from dispatcher.settings import RabbitSettings
 from tests.client.tcp_proxy import TcpProxy
 from tests.conftest import Vhost
@@ -35,6 +36,26 @@ def a_resolver_that_knows_the_name() -> Iterator[None]:
 def _command(url: str) -> None:
     with connected(RabbitSettings(url=url), "test") as connection:
         assert connection.is_open
+
+
+async def test_an_address_that_hangs_up_is_tried_once() -> None:
+    """Each try may take five seconds."""
+    tries: list[asyncio.StreamWriter] = []
+
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tries.append(writer)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BrokerUnavailable):
+            await asyncio.to_thread(_command, f"amqp://127.0.0.1:{port}/")
+    assert len(tries) == 1
+
+
+def test_a_host_that_is_no_name_is_told() -> None:
+    with pytest.raises(BrokerUnavailable, match=r"RabbitMQ at a\.\.b:5672"):
+        _command("amqp://a..b:5672/")
 
 
 async def test_not_each_command_begins_with_the_same_address(vhost: Vhost) -> None:
