@@ -85,11 +85,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--stall", type=float, metavar="SECONDS", help=stall)
     after_stop = f"the same after a clean stop ({STALL_AFTER_STOP_S:.0f}; needs --cluster)"
     parser.add_argument("--stall-after-stop", type=float, metavar="SECONDS", help=after_stop)
-    after_fail_over = "the same once another Redis is the primary ({:.0f}; needs --cluster)"
-    parser.add_argument(
-        "--stall-after-fail-over", type=float, metavar="SECONDS",
-        help=after_fail_over.format(STALL_AFTER_FAIL_OVER_S),
-    )  # fmt: skip
+    fail_over = f"the same once another Redis is the primary ({STALL_AFTER_FAIL_OVER_S:.0f}; needs --cluster)"
+    parser.add_argument("--stall-after-fail-over", type=float, metavar="SECONDS", help=fail_over)
     redis = "who finds another Redis: proxies, Sentinel, or a Redis Cluster (proxies; needs --cluster)"
     parser.add_argument("--redis", choices=WAYS, help=redis)
     parser.add_argument(

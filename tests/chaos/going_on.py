@@ -62,11 +62,8 @@ class Stall(NamedTuple):
     def violation(self) -> str | None:
         if self.at <= self.due:
             return None
-        what = (
-            self.fault.name
-            if self.fault.name == FAIL_OVER
-            else f"{self.fault.name} of node {self.fault.node}"
-        )
+        name, node, *_ = self.fault
+        what = name if name == FAIL_OVER else f"{name} of node {node}"
         waited = f"of what was sent from {self.since:.3f} on nothing was settled for {self.lasted_s:.1f} s"
         return f"not live: {what}: {waited}, {self.due - self.since:.1f} s were allowed"
 

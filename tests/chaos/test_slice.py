@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 
 from dispatcher.cli import app
 from dispatcher.nodes.guard import descendants
-from tests.chaos.__main__ import main
+from tests.chaos.__main__ import _limits, _parsed, main
+from tests.chaos.going_on import Limits
 from tests.chaos.plan import NODE_FAULTS, ON_CLUSTER, STREAMS, Plan
 from tests.chaos.verdict import NO_VERDICT
 from tests.service.harness import ROOT
@@ -145,6 +146,20 @@ def test_everything_holds_on_a_cluster(tmp_path: Path) -> None:
     happened = {fault["fault"] for fault in report["faults"] if not fault["note"].startswith("skipped")}
     assert happened & NODE_FAULTS, happened
     assert happened & FAIL_OVERS, happened
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        ("--stall", "stall_s"),
+        ("--stall-after-stop", "after_stop_s"),
+        ("--stall-after-fail-over", "after_fail_over_s"),
+    ],
+)
+def test_each_limit_is_an_option(option: str, field: str) -> None:
+    assert _limits(_parsed(["--cluster", option, "77"])) == Limits()._replace(**{field: 77.0})
+    with pytest.raises(SystemExit):
+        _parsed([option, "77"])
 
 
 def test_how_long_lanes_may_stand_still_is_asked_of_a_cluster_only(tmp_path: Path) -> None:
