@@ -17,9 +17,11 @@ from dispatcher.settings import RedisSettings
 from tests.redis_store.cluster_nodes import LocalCluster, ask
 from tests.redis_store.conftest import now_ms
 from tests.redis_store.least_rights import (
+    ONE_LANE,
     documented,
     documented_for_a_cluster,
     documented_for_a_removal,
+    pattern_for,
 )
 from tests.redis_store.samples import dispatched, entry, step
 
@@ -114,6 +116,14 @@ async def test_each_right_on_a_cluster_is_needed_and_named_when_it_is_missing(
 def names_command_alone(problem: str, rule: str) -> bool:
     """What Redis 6.2 says instead of the right that is missing."""
     return f"'{rule[1:].partition('|')[0]}' command or its subcommand" in problem
+
+
+async def test_one_user_may_have_all_lanes_of_a_prefix(server: LocalRedis) -> None:
+    pattern = pattern_for("the prefix `dispatch`")
+    settings = as_user(server, [pattern if word == ONE_LANE else word for word in documented()])
+    assert await probe(settings, [KEYS, LaneKeys.of("dispatch", "bills")]) == []
+    await assert_works(settings)
+    assert await probe(settings, [LaneKeys.of("other", "orders")]) != []
 
 
 async def test_another_lane_is_out_of_reach(server: LocalRedis) -> None:
