@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,16 +161,33 @@ def private_servers(_private_pair: PrivateServers) -> Iterator[PrivateServers]:
     The next test of the same worker gets it running, empty and with its usual limits: a start costs five
     seconds of a processor.
     """
+    _private_pair.start()  # a test whose end failed may have left one that doesn't run
     _private_pair.rabbitmq.evaluate("persistent_term:put(as_begun, application:get_all_env(rabbit))")
     yield _private_pair
+    both = _private_pair.rabbitmq, _private_pair.redis
+    gone = [
+        f"{node.name} has ended by itself:\n{node.log_tail()}" for node in both if node.has_ended_by_itself()
+    ]
     _as_begun(_private_pair)
+    assert not gone, "\n".join(gone)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What failed with servers of its own comes with what these logged: they are gone when somebody looks."""
+    report = yield
+    pair = getattr(item, "funcargs", {}).get("_private_pair")
+    if report.failed and isinstance(pair, PrivateServers):
+        report.sections += [
+            (f"log of the private {node.name}", node.log_tail()) for node in (pair.rabbitmq, pair.redis)
+        ]
+    return report
 
 
 def _as_begun(pair: PrivateServers) -> None:
     import redis
 
-    pair.rabbitmq.start()
-    pair.redis.start()
+    pair.start()
     for act in (
         "[application:set_env(rabbit, Name, Value) || {Name, Value} <- persistent_term:get(as_begun, [])]",
         "vm_memory_monitor:set_vm_memory_high_watermark(0.4)",

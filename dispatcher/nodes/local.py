@@ -40,6 +40,14 @@ class LocalNode(ABC):
         """Its log files; `close` removes them."""
         return self._process.logs() if self._process is not None else []
 
+    def log_tail(self) -> str:
+        """The end of what it logged, for whoever reports a failure."""
+        return self._process.log_tail() if self._process is not None else ""
+
+    def has_ended_by_itself(self) -> bool:
+        """Whether the server is gone though neither `stop` nor `kill9` ended it."""
+        return self.pid is not None and self._process is not None and not self._process.is_alive()
+
     def start(self) -> None:
         """Start the server and wait until it answers; does nothing when it runs.
 

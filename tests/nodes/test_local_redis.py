@@ -12,6 +12,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.nodes import LocalRedis
 from dispatcher.nodes.ports import LOOPBACK, free_ports
 from dispatcher.nodes.process import GuardedProcess
+from tests.waiting import wait_until
 
 
 def _set(node: LocalRedis, value: str) -> None:
@@ -24,6 +25,19 @@ def _get(node: LocalRedis) -> bytes | None:
         value = client.get("key")
     assert value is None or isinstance(value, bytes)
     return value
+
+
+def test_a_server_that_nobody_ended_has_ended_by_itself() -> None:
+    with LocalRedis() as node:
+        assert not node.has_ended_by_itself()
+        with redis.Redis.from_url(node.url) as client:
+            client.shutdown(nosave=True)
+        wait_until(node.has_ended_by_itself)
+        assert "bye bye" in node.log_tail()
+        node.start()
+        assert not node.has_ended_by_itself()
+        node.kill9()
+        assert not node.has_ended_by_itself()
 
 
 def test_appending_redis_keeps_everything_over_kill9_and_a_clean_stop() -> None:
