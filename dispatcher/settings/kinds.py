@@ -111,13 +111,19 @@ class Duration(ValueKind):
 
     def read(self, value: Any, from_file: bool) -> int:
         if isinstance(value, str):
-            value = parse_duration_ms(value)
+            try:
+                value = parse_duration_ms(value)
+            except ValueError:
+                raise ValueError(self._wanted()) from None
         elif isinstance(value, bool) or not isinstance(value, int) or (from_file and value != 0):
-            raise ValueError("must be a duration such as 500ms, 5s, 2m or 0")
+            raise ValueError(self._wanted())
         if not self.low_ms <= value <= self.high_ms:
             low, high = format_duration(self.low_ms), format_duration(self.high_ms)
             raise ValueError(f"must be from {low} to {high}")
         return int(value)
+
+    def _wanted(self) -> str:
+        return "must be a duration such as 500ms, 5s" + (", 2m or 0" if self.low_ms == 0 else " or 2m")
 
     def schema(self) -> dict[str, Any]:
         text = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}
