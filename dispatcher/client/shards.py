@@ -83,19 +83,22 @@ class ShardsEngine(Generic[M]):
 
     @property
     def joined(self) -> bool:
-        """In all of them."""
-        return self._shards > 0 and all(engine.joined for engine in self._engines.values())
-
-    @property
-    def retry(self) -> RetryPolicy:
-        return next((engine.retry for engine in self._engines.values()), RetryPolicy())
+        """In all that there are now."""
+        engines, numbers = self._engines, range(1, self._shards + 1)
+        return bool(numbers) and all(number in engines and engines[number].joined for number in numbers)
 
     def flushed(self) -> bool:
         return all([engine.flushed() for engine in self._engines.values()])
 
+    # The blocking consumer asks this in other threads than the one that adds engines: over a copy.
+
+    @property
+    def retry(self) -> RetryPolicy:
+        return next((engine.retry for engine in list(self._engines.values())), RetryPolicy())
+
     @property
     def doubts(self) -> int:
-        return self._former_doubts + sum(engine.doubts for engine in self._engines.values())
+        return self._former_doubts + sum(engine.doubts for engine in list(self._engines.values()))
 
     # --- the engines' facts ---------------------------------------------------------------------------
 
