@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Final
 
@@ -23,6 +24,9 @@ _NOT_SAMPLED: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16
 _OURS: Final = HEADER_TRACEPARENT.encode()
 _STRING_TYPES: Final = b"Sx"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
+#: They warn of each header that they can't read. A producer could fill the log with such lines.
+for _name in ("opentelemetry.trace.span", "opentelemetry.trace.propagation.tracecontext"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 
 
 def producers_context(content: Content) -> Context | bool:

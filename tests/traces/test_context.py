@@ -40,6 +40,17 @@ def test_a_sampled_context_is_read(raw: bytes) -> None:
     assert (f"{span.trace_id:032x}", f"{span.span_id:016x}") == (TRACE, SPAN)
 
 
+@pytest.mark.parametrize("state", ["no member", ",".join(f"k{n}=1" for n in range(33)), "k=" + "v" * 9_000])
+def test_a_tracestate_that_can_not_be_read_is_left_out_in_silence(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a producer could fill the log."""
+    context = producers_context(content(properties(text("traceparent", SAMPLED), text("tracestate", state))))
+    assert isinstance(context, Context)
+    assert not get_current_span(context).get_span_context().trace_state
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("version", ["00", "cc"])
 def test_one_that_is_not_sampled_is_known_as_that(version: str) -> None:
     raw = properties(text("traceparent", f"{version}-{TRACE}-{SPAN}-02"))
