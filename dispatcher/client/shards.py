@@ -84,8 +84,8 @@ class ShardsEngine(Generic[M]):
     @property
     def joined(self) -> bool:
         """In all that there are now."""
-        engines, numbers = self._engines, range(1, self._shards + 1)
-        return bool(numbers) and all(number in engines and engines[number].joined for number in numbers)
+        wanted = [self._engines.get(number) for number in range(1, self._shards + 1)]
+        return bool(wanted) and all(engine is not None and engine.joined for engine in wanted)
 
     def flushed(self) -> bool:
         return all([engine.flushed() for engine in self._engines.values()])

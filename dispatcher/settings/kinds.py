@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 from dispatcher.settings.units import (
     DURATION_PATTERN,
     SIZE_PATTERN,
+    a_duration,
     format_duration,
     format_size,
     parse_duration_ms,
@@ -110,20 +111,15 @@ class Duration(ValueKind):
     high_ms: int
 
     def read(self, value: Any, from_file: bool) -> int:
+        may_be_0 = self.low_ms == 0
         if isinstance(value, str):
-            try:
-                value = parse_duration_ms(value)
-            except ValueError:
-                raise ValueError(self._wanted()) from None
+            value = parse_duration_ms(value, may_be_0=may_be_0)
         elif isinstance(value, bool) or not isinstance(value, int) or (from_file and value != 0):
-            raise ValueError(self._wanted())
+            raise ValueError(f"must be {a_duration(may_be_0=may_be_0)}")
         if not self.low_ms <= value <= self.high_ms:
             low, high = format_duration(self.low_ms), format_duration(self.high_ms)
             raise ValueError(f"must be from {low} to {high}")
         return int(value)
-
-    def _wanted(self) -> str:
-        return "must be a duration such as 500ms, 5s" + (", 2m or 0" if self.low_ms == 0 else " or 2m")
 
     def schema(self) -> dict[str, Any]:
         text = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}

@@ -14,11 +14,17 @@ _SIZE_UNITS_BYTES: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 
 _DIGITS_MAX: Final = 15
 
 
-def parse_duration_ms(text: str) -> int:
-    """Milliseconds of `500ms`, `5s`, `2m`, `1h`, `7d` or `0`. Raises ValueError with what it must be."""
+def a_duration(*, may_be_0: bool = True) -> str:
+    """What text must be to be read as a duration, in words."""
+    return "a duration such as 500ms, 5s" + (", 2m or 0" if may_be_0 else " or 2m")
+
+
+def parse_duration_ms(text: str, *, may_be_0: bool = True) -> int:
+    """Milliseconds of `500ms`, `5s`, `2m`, `1h`, `7d` or `0`. Raises ValueError with what it must be, which
+    names 0 only where it `may_be_0`."""
     if text == "0":
         return 0
-    return _parse(text, DURATION_PATTERN, _DURATION_UNITS_MS, "a duration such as 500ms, 5s, 2m or 0")
+    return _parse(text, DURATION_PATTERN, _DURATION_UNITS_MS, a_duration(may_be_0=may_be_0))
 
 
 def parse_size_bytes(text: str) -> int:
