@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.core.operations.operation import PURGED_BY, TRANSFERRED_BY
 from dispatcher.core.operators.stopped_groups import REASON_DROPPED
-from dispatcher.core.queue_ids import UNKNOWN_INBOUND
 from dispatcher.core.records import (
     DeadLetterPending,
     Discharged,
@@ -163,12 +162,12 @@ class Backfill:
         )  # fmt: skip
 
     def _about(self, place: Place) -> dict[str, Any]:
-        """The journal knows a parked original by its place in the parking queue alone."""
-        inbound, (arrival_epoch, arrival) = place
-        name = self._names.inbounds.get(inbound)
-        if name is None or inbound == UNKNOWN_INBOUND:
-            return {"queue": self._names.queues.get(inbound)}
-        return {"inbound": name, "arrival_epoch": arrival_epoch, "arrival": arrival}
+        queue, arrived = place
+        inbound, arrival_epoch, arrival = self._names.origin(queue, arrived)
+        return {
+            "inbound": inbound, "arrival_epoch": arrival_epoch, "arrival": arrival,
+            "queue": self._names.queues.get(queue),
+        }  # fmt: skip
 
 
 def what_left(reason: str) -> tuple[str, str]:

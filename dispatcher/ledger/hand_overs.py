@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from dispatcher.core.model import Original
-from dispatcher.core.queue_ids import QueueId, inbound_id, is_parking, parking_id
+from dispatcher.core.queue_ids import QueueId, inbound_id, is_known_inbound, is_parking, parking_id
 from dispatcher.core.records import Dispatched
 from dispatcher.ledger.rows import TYPES, Row
 from dispatcher.ledger.schema import RECORD_COLUMNS, ColumnKind, Event
@@ -90,16 +90,22 @@ class Names:
     def uuid_of(self, consumer: str | None) -> str | None:
         return self._uuids.get(consumer) if consumer is not None else None
 
+    def origin(self, queue: QueueId, arrival: tuple[int, int]) -> tuple[str | None, int | None, int | None]:
+        """The name of an inbound queue, and the epoch and number of an arrival there. Nulls for any other
+        queue: where a parked message came from is not known before it is read again, and its number in its
+        parking queue says nothing about its place among the messages of its group."""
+        name = self.inbounds.get(queue)
+        return (name, *arrival) if name is not None else (None, None, None)
+
     def hand_over(
         self, time_us: int, event: str, hand: HandOver, reason: str | None = None, calls: int | None = None
     ) -> Row:
         """The record of a hand-over, in the order of RECORD_COLUMNS."""
         order, received_us, decided_us, committed_us, confirmed_us, cause, _, _ = hand
         message, number, _, seq, group_seq, epoch, attempt, _ = order
-        arrival_epoch, arrival = message.origin_arrival or message.arrival
         size, cost = size_and_cost(message.size, message.cost, is_decided_here=decided_us is not None)
         return (
-            time_us, event, self.inbounds.get(message.inbound), arrival_epoch, arrival,
+            time_us, event, *self.origin(message.inbound, message.first_arrival),
             self.queues.get(message.queue), self.groups[message.group_id], group_seq, epoch,
             *self.whom(number), seq, attempt, calls, message.fingerprint, size, cost,
             received_us, decided_us, committed_us, confirmed_us, cause, reason, None, None, None, None,
@@ -114,6 +120,9 @@ class Names:
         inbounds, queues, arrivals, roots, group_ids, fingerprints, sizes, costs, closing, kinds = facts
         if any(roots):
             arrivals = tuple(root or arrival for root, arrival in zip(roots, arrivals, strict=True))
+        if not is_known_inbound(max(inbounds)):
+            places = zip(inbounds, arrivals, strict=True)
+            arrivals = tuple(self.origin(queue, arrival)[1:] for queue, arrival in places)
         arrival_epochs, arrival_numbers = zip(*arrivals, strict=True)
         if 0 in sizes:
             decisions = zip(sizes, costs, decided, strict=True)

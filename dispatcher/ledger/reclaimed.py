@@ -117,11 +117,10 @@ class ReclaimedMessages:
         )  # fmt: skip
 
     def _about(self, message: Original) -> dict[str, object]:
-        arrival_epoch, arrival = message.arrival
+        inbound, arrival_epoch, arrival = self._names.origin(message.inbound, message.arrival)
         return {
-            "inbound": self._names.inbounds.get(message.inbound), "arrival_epoch": arrival_epoch,
-            "arrival": arrival, "group": self._names.groups[message.group_id],
-            "dispatch_id": message.fingerprint,
+            "inbound": inbound, "arrival_epoch": arrival_epoch, "arrival": arrival,
+            "group": self._names.groups[message.group_id], "dispatch_id": message.fingerprint,
         }  # fmt: skip
 
     def _message(self, handed: ReclaimedCopy, read_us: int) -> Original:

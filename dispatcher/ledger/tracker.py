@@ -245,11 +245,12 @@ class Tracker:
         if message is not None:
             self.rows.append(self._about(time_us, event, message, reason=reason, calls=record.calls or None))
             return
+        inbound, arrival_epoch, arrival = self.names.origin(record.inbound, record.arrival)
         self.rows.append(row(
-            time_us, event, inbound=self.names.inbounds.get(record.inbound), arrival_epoch=record.arrival[0],
-            arrival=record.arrival[1], queue=self.names.queues.get(record.inbound),
-            group=self.names.groups[record.group], attempt=record.attempt or None,
-            calls=record.calls or None, dispatch_id=record.fingerprint or None, reason=reason or None,
+            time_us, event, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,
+            queue=self.names.queues.get(record.inbound), group=self.names.groups[record.group],
+            attempt=record.attempt or None, calls=record.calls or None,
+            dispatch_id=record.fingerprint or None, reason=reason or None,
         ))  # fmt: skip
 
     def _reopened(self, time_us: int, record: OpenEntry, step: Step) -> None:
@@ -282,10 +283,9 @@ class Tracker:
         if hand is not None:
             self._over(time_us, Event.VANISHED, hand)
             return
-        epoch, number = place[1]
-        name = self.names.inbounds.get(place[0])
+        inbound, arrival_epoch, arrival = self.names.origin(*place)
         self.rows.append(
-            row(time_us, Event.VANISHED, inbound=name, arrival_epoch=epoch, arrival=number,
+            row(time_us, Event.VANISHED, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,
                 queue=self.names.queues.get(place[0]))
         )  # fmt: skip
 
@@ -308,12 +308,11 @@ class Tracker:
 
     def _about(self, time_us: int, event: str, message: Original, **values: Any) -> Row:
         """A record of a message that no consumer has."""
-        arrival_epoch, arrival = message.origin_arrival or message.arrival
+        inbound, arrival_epoch, arrival = self.names.origin(message.inbound, message.first_arrival)
         size, cost = size_and_cost(message.size, message.cost)
         return row(
-            time_us, event, inbound=self.names.inbounds.get(message.inbound), arrival_epoch=arrival_epoch,
-            arrival=arrival, queue=self.names.queues.get(message.queue),
-            group=self.names.groups[message.group_id],
+            time_us, event, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,
+            queue=self.names.queues.get(message.queue), group=self.names.groups[message.group_id],
             attempt=message.attempt or None, dispatch_id=message.fingerprint, size=size,
             cost=cost, received_at=message.received_at_ms * 1000 or None,
             type=self.names.groups[message.kind], **values,

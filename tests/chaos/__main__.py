@@ -159,7 +159,9 @@ async def _run(options: argparse.Namespace, seed: int, console: Console) -> int:
         say("the last fault is over")
         verdict = await end_and_judge(stage, _limits(options))
     if ledger is not None:
-        checked = await asyncio.to_thread(check_ledger, ledger, folder, options.run_pipeline)
+        checked = await asyncio.to_thread(
+            check_ledger, ledger, folder, verdict.handlings, options.run_pipeline
+        )
         say(f"the pipeline's verdict on the ledger: {checked.verdict}")
         verdict.problems += checked.problems
     report = Report(seed, plan, begun, faults.happened, verdict)

@@ -71,6 +71,11 @@ class Verdict:
         return self.problems + [text for lane in self.lanes for text in lane.violations]
 
     @property
+    def handlings(self) -> list[HandlingRecord]:
+        """What all consumers recorded."""
+        return [handling for lane in self.lanes for handling in lane.evidence.handlings]
+
+    @property
     def hides_something(self) -> bool:
         """Messages may be in a queue that has no leader. When none is missing, a parking queue has none."""
         return bool(self.excused) or not all(".park." in queue for queue in self.without_leader)
