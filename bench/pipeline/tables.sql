@@ -9,7 +9,9 @@ select distinct lane from all_records where event = 'lane_started' and json_arra
 
 -- What a leader read in the journal happened between its turn and the one before.
 create view told as
-select * replace (turn - (dispatched_at is null and coalesce(json_exists(detail, '$.commits'), false))::int as turn),
+select * replace (turn - (dispatched_at is null and coalesce(json_exists(detail, '$.commits'), false))::int as turn,
+        case when inbound is not null then arrival_epoch end as arrival_epoch,
+        case when inbound is not null then arrival end as arrival),
     event <> 'dispatched' as is_end, event <> 'dispatched' and dispatched_at is not null as is_whole
 from records
 where seq is not null and incarnation is not null

@@ -49,6 +49,11 @@ def size_and_cost(size: int, cost: int, *, is_decided_here: bool = False) -> tup
     return size or None, cost if size or is_decided_here else None
 
 
+#: An inbound queue, and the epoch and number of an arrival there.
+Origin = tuple[str | None, int | None, int | None]
+NOWHERE: Final[Origin] = (None, None, None)
+
+
 class GroupNames(dict[bytes | None, str | None]):
     """Groups and types as text, each made once while it is in use."""
 
@@ -90,12 +95,18 @@ class Names:
     def uuid_of(self, consumer: str | None) -> str | None:
         return self._uuids.get(consumer) if consumer is not None else None
 
-    def origin(self, queue: QueueId, arrival: tuple[int, int]) -> tuple[str | None, int | None, int | None]:
+    def origin(self, queue: QueueId, arrival: tuple[int, int]) -> Origin:
         """The name of an inbound queue, and the epoch and number of an arrival there. Nulls for any other
-        queue: where a parked message came from is not known before it is read again, and its number in its
-        parking queue says nothing about its place among the messages of its group."""
+        queue: the journal does not tell where a parked message came from, and its number in its parking queue
+        says nothing about its place among the messages of its group."""
         name = self.inbounds.get(queue)
-        return (name, *arrival) if name is not None else (None, None, None)
+        return (name, *arrival) if name is not None else NOWHERE
+
+    def origin_of(self, message: Original) -> Origin:
+        """The same, of this message."""
+        if message.is_parked and message.origin_arrival is None:
+            return NOWHERE  # no dispatcher has put it there
+        return self.origin(message.inbound, message.first_arrival)
 
     def hand_over(
         self, time_us: int, event: str, hand: HandOver, reason: str | None = None, calls: int | None = None
@@ -105,7 +116,7 @@ class Names:
         message, number, _, seq, group_seq, epoch, attempt, _ = order
         size, cost = size_and_cost(message.size, message.cost, is_decided_here=decided_us is not None)
         return (
-            time_us, event, *self.origin(message.inbound, message.first_arrival),
+            time_us, event, *self.origin_of(message),
             self.queues.get(message.queue), self.groups[message.group_id], group_seq, epoch,
             *self.whom(number), seq, attempt, calls, message.fingerprint, size, cost,
             received_us, decided_us, committed_us, confirmed_us, cause, reason, None, None, None, None,

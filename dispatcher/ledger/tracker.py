@@ -232,6 +232,8 @@ class Tracker:
         message = step.messages.get(place)
         hand = self._take(place, message.seq if message is not None else None) if record.attempt else None
         if hand is not None:
+            if message is not None:  # of a former leader's hand-over the journal did not tell all of it
+                hand[ORDER] = hand[ORDER]._replace(message=message)
             self._over(time_us, Event.FAILED, hand, reason=record.reason, calls=record.calls)
         self._ending[place] = (record, message or (hand[ORDER].message if hand is not None else None))
 
@@ -308,7 +310,7 @@ class Tracker:
 
     def _about(self, time_us: int, event: str, message: Original, **values: Any) -> Row:
         """A record of a message that no consumer has."""
-        inbound, arrival_epoch, arrival = self.names.origin(message.inbound, message.first_arrival)
+        inbound, arrival_epoch, arrival = self.names.origin_of(message)
         size, cost = size_and_cost(message.size, message.cost)
         return row(
             time_us, event, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,

@@ -106,7 +106,10 @@ def _with_commits(records: DataFrame) -> DataFrame:
     found = about_hand_overs(records)
     is_told_again = F.col("dispatched_at").isNull() & F.col("detail").isNotNull()
     commits = F.from_json("detail", "struct<commits: array<bigint>>")["commits"]
+    has_origin = F.col("inbound").isNotNull()
     return found.withColumns({
+        # Ledgers have been written where this is the number of a parked message in its parking queue.
+        **{name: F.when(has_origin, F.col(name)) for name in ("arrival_epoch", "arrival")},
         **{name: F.when(is_told_again, F.get(commits, place)) for place, name in enumerate(_COMMITS)},
         "turn": F.col("turn") - F.coalesce(is_told_again, F.lit(False)).cast("bigint"),
     })  # fmt: skip

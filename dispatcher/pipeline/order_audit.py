@@ -69,9 +69,8 @@ def judged(hand_overs: DataFrame) -> DataFrame:
     """Those that order is promised for. Number 0 under an epoch is that of a lane that does not group."""
     is_ungrouped = (F.col("group_seq") == 0) & (F.col("epoch") > 0)
     kept = hand_overs.where(F.col("group").isNotNull() & ~F.coalesce(is_ungrouped, F.lit(False)))
-    return kept.withColumns({
-        "place": F.struct("arrival_epoch", "arrival"), "group_hash": F.xxhash64(*GROUP),
-    })  # fmt: skip
+    place = F.when(F.col("inbound").isNotNull(), F.struct("arrival_epoch", "arrival"))
+    return kept.withColumns({"place": place, "group_hash": F.xxhash64(*GROUP)})
 
 
 def _has_numbers() -> Column:
@@ -406,7 +405,10 @@ def with_doubts(
         F.when(F.col("is_missing"), F.lit("a number of an epoch is missing"))
         .when(F.col("is_headless") & is_of_whole, F.lit("the first number of an epoch is missing"))
         .when(F.col("is_repeated"), F.lit("a message was settled, and then handed over again"))
-        .when(~_has_numbers(), F.lit("only its consumer knew of a hand-over: it has no numbers"))
+        .when(
+            ~_has_numbers(),
+            F.lit("only a consumer or the journal knew of a hand-over: its place is not known"),
+        )
         .when(goes_back, F.lit("its leader's clock went back"))
         .when(F.col("is_shared"), F.lit("several read the queue of its consumer"))
         .when(F.col("is_early"), F.lit("its consumer before may still have had something of it in its queue"))

@@ -127,6 +127,7 @@ def owned(holders: Iterable[Holder], told: Iterable[LastOwner], buckets: int | N
         if word is None or word.turn is None or (word.turn, word.at_us) < (holder.turn, holder.at_us):
             continue
         found[unit] = word.owner
-        if word.owner.consumer is None and buckets is None and word.closed_by == holder.message:
+        closes = word.closed_by == holder.message and None not in holder.message
+        if word.owner.consumer is None and buckets is None and closes:
             del found[unit]
     return found

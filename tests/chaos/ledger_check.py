@@ -34,7 +34,8 @@ def as_program(arguments: list[str]) -> tuple[str, str]:
 def check_ledger(
     ledger: Path, folder: Path, handlings: Iterable[HandlingRecord], run: Runner = as_program
 ) -> Checked:
-    """Run the pipeline over it; the report goes below `folder`. `handlings`: what all consumers recorded.
+    """Run the pipeline over it; the report goes below `folder`. `handlings`: what consumers recorded, but
+    those of messages that may be there more than once.
 
     Its verdict is no problem of the run: the ledger does not say which servers were hurt, so a message that
     may be repeated after two failures at once is disorder there. A step back that the producers' numbers
@@ -54,6 +55,7 @@ def denied(report: Path, handlings: Iterable[HandlingRecord]) -> list[str]:
     """The violations of order whose two messages have one producer, and were handed over as it sent them.
 
     Hand-overs are told by the beginning of their incarnation's name, which the record has, and their number.
+    The record of those who read a hand-over lane's queue has no such name.
     """
     messages = {(handling.life.rpartition("/")[2], handling.seq): handling.message for handling in handlings}
     told = duckdb.sql(f"""

@@ -72,8 +72,13 @@ class Verdict:
 
     @property
     def handlings(self) -> list[HandlingRecord]:
-        """What all consumers recorded."""
-        return [handling for lane in self.lanes for handling in lane.evidence.handlings]
+        """What consumers recorded, but those of messages that may have been there more than once."""
+        return [
+            handling
+            for lane in self.lanes
+            for handling in lane.evidence.handlings
+            if handling.message not in lane.evidence.story.repeated
+        ]
 
     @property
     def hides_something(self) -> bool:

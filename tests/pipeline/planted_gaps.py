@@ -23,22 +23,27 @@ def killed(folder: Path) -> Verdicts:
     goes_on, over = in_order("goes-on", 6), in_order("over", 2, first=10)
     held = HandOver("held", 20, "i2", dispatched=START_US + MS)
     known = HandOver("known", 21, "i2", dispatched=START_US + MS)
+    ahead = HandOver("parked", 30, "i2", START_US + MS, START_US + 2 * MS)
+    parked = HandOver("parked", 31, "i2", dispatched=START_US + 3 * MS)
     late = START_US - 3_600 * SECOND
-    for each in [*goes_on, *over, held, known]:
+    for each in [*goes_on, *over, held, known, ahead, parked]:
         numbers.number(each)
     for each in goes_on[3:]:
         each.dispatched, each.ended = each.dispatched + late - START_US, late + 10 * SECOND
-    leader.hand(*goes_on[:3], *over)
-    leader.tell(held.begun(), known.begun())
+    leader.hand(*goes_on[:3], *over, ahead)
+    leader.tell(held.begun(), known.begun(), parked.begun())
     leader.close()
     second = Leader(folder, "killed", 8, 7, late)
     known.ended = late + SECOND
     second.tell(known.over(by_another_leader=True))
+    # As earlier versions told it: the second number in the parking queue, and no inbound queue.
+    there = parked.values() | {"inbound": None, "arrival": 2, "queue": "park.1"}
+    second.tell(row(late + SECOND, "settled", **there))
     second.hand(*goes_on[3:])
     # It may have been settled before: another consumer has the group now.
     second.hand(numbers.number(HandOver("held", 22, "i3", dispatched=late + SECOND, ended=late + 2 * SECOND)))
     second.end()
-    return {"goes-on": "kept", "over": "unknown", "held": "unknown", "known": "unknown"}
+    return {"goes-on": "kept", "over": "unknown", "held": "unknown", "known": "unknown", "parked": "unknown"}
 
 
 def told_again(folder: Path) -> Verdicts:

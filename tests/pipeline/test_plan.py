@@ -323,3 +323,10 @@ def test_a_damaged_plan_is_refused(tmp_path: Path, change: dict[str, Any]) -> No
     file.write_text(json.dumps(whole | change))
     with pytest.raises(ConfigurationError, match="is a damaged plan: make it again"):
         read_plan(file)
+
+
+def test_a_group_that_was_never_closed_stays_after_a_hand_over_without_a_place() -> None:
+    nothing = MessageOrigin(None, None, None)
+    holder = held("g", "a", 5)._replace(message=nothing)
+    told = LastOwner("g", Owner(None, None), 14, 6_000, nothing)
+    assert owned([holder], [told], None) == {"g": Owner(None, None)}
