@@ -49,14 +49,17 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of the pipeline come first, and others that need Spark. Until others have nothing else to do they
-    stay with one worker, whose Spark is warm and who makes what they share; and no worker is left with a long
-    one at the end."""
+    """Those of the pipeline come first, and others that need Spark; then those that may hurt their servers.
+    Each kind stays with one worker, which has Spark or such servers, until others have nothing else to do.
+    So no worker is left with a long one at the end, too."""
 
-    def comes_first(item: pytest.Item) -> bool:
-        return item.nodeid.startswith("tests/pipeline/") or "spark" in getattr(item, "fixturenames", ())
+    def kind(item: pytest.Item) -> int:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.nodeid.startswith("tests/pipeline/") or "spark" in fixtures:
+            return 0
+        return 1 if "private_servers" in fixtures else 2
 
-    items.sort(key=lambda item: not comes_first(item))
+    items.sort(key=kind)
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 #: Between two looks. Short against every outcome that tests wait for, long enough to leave the core to it.
 POLL_S = 0.01
+#: A look that takes long takes the cores from what it waits for: after it so many times as long nobody looks.
+RESTS, REST_MAX_S = 3, 0.2
 #: Longer costs nothing when the condition comes; beside ten other programs all takes ten times as long.
 TIMEOUT_S = 60.0
 #: How many times longer a promise in seconds may take here, where other tests have the cores as well. The
@@ -26,12 +28,13 @@ def wait_until(predicate: Callable[[], T], timeout_s: float = TIMEOUT_S, what: s
     """
     deadline = time.monotonic() + timeout_s
     while True:
+        looks_at = time.monotonic()
         result = predicate()
         if result:
             return result
         if time.monotonic() >= deadline:
             raise AssertionError(_did_not_come(predicate, result, timeout_s, what))
-        time.sleep(POLL_S)
+        time.sleep(_rest_s(looks_at))
 
 
 async def eventually(
@@ -40,13 +43,18 @@ async def eventually(
     """`wait_until` for coroutines; `predicate` may be a plain or a coroutine function."""
     deadline = time.monotonic() + timeout_s
     while True:
+        looks_at = time.monotonic()
         answer = predicate()
         result = await answer if inspect.isawaitable(answer) else answer
         if result:
             return result
         if time.monotonic() >= deadline:
             raise AssertionError(_did_not_come(predicate, result, timeout_s, what))
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(_rest_s(looks_at))
+
+
+def _rest_s(looks_at: float) -> float:
+    return max(POLL_S, min(REST_MAX_S, RESTS * (time.monotonic() - looks_at)))
 
 
 def _did_not_come(predicate: Callable[[], object], result: object, timeout_s: float, what: str) -> str:

@@ -34,6 +34,7 @@ from tests.waiting import eventually, wait_until
 on_uvloop = pytest.mark.asyncio(loop_factories=["uvloop"])
 #: Distinguished names are user names with EXTERNAL.
 CLIENT = "CN=client-app"
+MEMORY = "vm_memory_monitor:set_vm_memory_high_watermark"
 
 
 class TlsNode(LocalRabbitMQ):
@@ -244,14 +245,14 @@ async def test_alarms_block_and_unblock(secured: Secured, connect_to: Connect) -
     queue = await peer.queue(channel, exclusive=True)
     await peer.consume(channel, queue)
     try:
-        await asyncio.to_thread(secured.node.control, "set_vm_memory_high_watermark", "0.00001")
+        await asyncio.to_thread(secured.node.evaluate, f"{MEMORY}(0.00001)")
         peer.put(channel, queue)  # only a connection that publishes is blocked
         (blocked,) = await peer.until(Blocked)
         assert peer.link.blocked == blocked.reason
         assert "memory" in blocked.reason
         published = peer.put(channel, queue, b"second")
     finally:
-        await asyncio.to_thread(secured.node.control, "set_vm_memory_high_watermark", "0.4")
+        await asyncio.to_thread(secured.node.evaluate, f"{MEMORY}(0.4)")
     await peer.until(Unblocked)
     assert peer.link.blocked is None
     await eventually(lambda: any(event.tag == published for event in peer.of(Confirmed)))

@@ -111,18 +111,19 @@ async def show(url: str, port: int, seconds: float) -> bytes:
         await flow
 
 
-def make(file: Path, seconds: float) -> None:
+def make(file: Path, seconds: float, amqp_url: str, redis_url: str) -> None:
     ensure_chromium()
-    with open_servers() as servers:
-        (port,) = free_ports(1)
-        inbound = [{"queue": queue, "weight": weight, "declare": True} for queue, weight in QUEUES.items()]
-        settings = {
-            "rabbitmq": {"url": servers.amqp_url}, "redis": {"url": servers.redis_url},
-            "http": {"listen": f"{LOOPBACK}:{port}"}, "lanes": {LANE: {"inbound": inbound}},
-        }  # fmt: skip
-        with dispatcher(settings, port):
-            file.write_bytes(asyncio.run(show(servers.amqp_url, port, seconds)))
+    (port,) = free_ports(1)
+    inbound = [{"queue": queue, "weight": weight, "declare": True} for queue, weight in QUEUES.items()]
+    settings = {
+        "rabbitmq": {"url": amqp_url}, "redis": {"url": redis_url},
+        "http": {"listen": f"{LOOPBACK}:{port}"}, "lanes": {LANE: {"inbound": inbound}},
+    }  # fmt: skip
+    with dispatcher(settings, port):
+        file.write_bytes(asyncio.run(show(amqp_url, port, seconds)))
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), float(sys.argv[2]) if sys.argv[2:] else 605.0)
+    with open_servers() as servers:
+        seconds = float(sys.argv[2]) if sys.argv[2:] else 605.0
+        make(Path(sys.argv[1]), seconds, servers.amqp_url, servers.redis_url)
