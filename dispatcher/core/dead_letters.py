@@ -16,14 +16,14 @@ from dispatcher.core.state import LaneState
 def dead_letter(state: LaneState, message: Original, reason: str) -> None:
     """Send this message to the dead queue. No consumer has it now. If its original is not here yet, that
     waits until it is (G-7)."""
-    if not message.is_here:
-        state.absent.failed_before_its_return(message, reason)
+    if message.is_here:
+        message.become(MessageState.ENDING)
+        state.leave_wait(message)
+        state.ending[message] = reason
+        state.effects.records.append(ended_entry(message, reason))
+        state.effects.actions.append(DeadLetter(message, reason))
+    elif not state.absent.failed_before_its_return(message, reason):
         return
-    message.become(MessageState.ENDING)
-    state.leave_wait(message)
-    state.ending[message] = reason
-    state.effects.records.append(ended_entry(message, reason))
-    state.effects.actions.append(DeadLetter(message, reason))
     state.counters["dead_lettered"] += 1
     facts = {"reason": reason, "attempt": message.attempt, "calls": message.calls}
     state.warn_message(message, "message_dead_lettered", **facts)

@@ -130,8 +130,8 @@ class AbsentOriginals(Protocol):
     def settled_before_its_return(self, message: Original) -> list[Record]:
         """It is to be acked when it comes. Returns further records."""
 
-    def failed_before_its_return(self, message: Original, reason: str) -> None:
-        """It goes to the dead queue when it comes."""
+    def failed_before_its_return(self, message: Original, reason: str) -> bool:
+        """It goes to the dead queue when it comes. False: it comes no more."""
 
     def revoked_before_their_return(self, messages: list[Original]) -> None:
         """Their consumer has ended: they wait for another one when they come."""

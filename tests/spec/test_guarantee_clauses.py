@@ -195,6 +195,24 @@ def test_g7_an_undeliverable_message_is_dead_lettered_with_a_reason() -> None:
     assert unacked(bench) == ["a1", "a2", "-1"], "until the dead queue has them"
 
 
+def test_g7_operators_see_a_dead_letter_also_if_its_original_is_still_to_come() -> None:
+    clause("G-7", "is dead-lettered with a reason")
+    bench = blocked(4)
+    bench.settle("one", "a1")
+    bench.run()
+    bench.hold_reads = True
+    bench.fail_over()
+    bench.fail("one", "a2", "no stock")
+    assert bench.dead == [], "its parking queue has not been read yet"
+    assert bench.lane.state.counters["dead_lettered"] == 1
+    (told,) = [fields for event, fields in bench.told if event == "message_dead_lettered"]
+    assert (told["group"], told["reason"]) == ("a", "no stock")
+    bench.hold_reads = False
+    bench.run()
+    assert [reason for _, reason in bench.dead] == ["no stock"]
+    assert bench.lane.state.counters["dead_lettered"] == 1
+
+
 def test_g7_a_waiting_message_is_visible() -> None:
     clause("G-7", "or it waits and operators see it")
     bench = ParkingBench()

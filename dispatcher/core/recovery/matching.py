@@ -318,16 +318,18 @@ class Recovery(Feature):
         self._groups.resolved(message)
         return []
 
-    def failed_before_its_return(self, message: Original, reason: str) -> None:
-        """A failure for an entry without its original: it goes to the dead queue when that comes."""
+    def failed_before_its_return(self, message: Original, reason: str) -> bool:
+        """A failure for an entry without its original: it goes to the dead queue when that comes. False: it
+        comes no more."""
         if message not in self.awaited:
             self.lost_originals.forget(message)
-            return
+            return False
         message.become(MessageState.ENDING)
         self._state.ending[message] = reason
         self._state.effects.records.append(ended_entry(message, reason))
         self._groups.resolved(message)
         message.group = None
+        return True
 
     def revoked_before_their_return(self, messages: list[Original]) -> None:
         """Their consumer has ended and their originals are not here: these are gone too, or they come before
