@@ -248,18 +248,18 @@ def _ms(duration_us: int) -> str:
 def about_violation(broken: dict[str, Any]) -> str:
     """One row of `violations`, its times as text."""
     place = f"lane {broken['lane']}, group {broken['group']}"
-    this = (
-        f"{_arrival(broken['arrival'])} of {broken['inbound']} to {broken['consumer']} (seq {broken['seq']})"
-    )
-    other = f"{_arrival(broken['other_arrival'])} to {broken['other_consumer']} (seq {broken['other_seq']})"
+    this = f"{_message(broken['arrival'], broken['inbound'])} to {broken['consumer']} (seq {broken['seq']})"
+    other = f"{_message(broken['other_arrival'])} to {broken['other_consumer']} (seq {broken['other_seq']})"
     if broken["rule"] == "order":
         return f"out of order: {place}: {this} was handed over after {other}"
     end = f"ended at {broken['other_ended_at']}" if broken["other_ended_at"] else "has not ended"
     return f"overlap: {place}: {this} was handed over at {broken['dispatched_at']}, but {other} {end}"
 
 
-def _arrival(number: int | None) -> str:
-    return "a message" if number is None else f"arrival {number}"
+def _message(arrival: int | None, inbound: str | None = None) -> str:
+    """Where it came from is not always known."""
+    known = "a message" if arrival is None else f"arrival {arrival}"
+    return known if inbound is None else f"{known} of {inbound}"
 
 
 def _noun(kind: str) -> str:

@@ -48,6 +48,12 @@ def test_a_record_of_one_hand_over(names: Names) -> None:
         assert tuple(row[PLACES[name]] for name in ("inbound", "arrival_epoch", "arrival")) == expected
 
 
+def test_what_a_stranger_put_into_a_parking_queue_came_from_nowhere(names: Names) -> None:
+    message = Original(FIRST_INBOUND, 2, (7, 2), b"f", None, None, 0, 0)
+    message.queue = PARKED
+    assert names.origin_of(message) == (None, None, None)
+
+
 def test_records_of_settles_that_are_written_together(names: Names) -> None:
     hands, expected = zip(*_hands(), strict=True)
     for hand in hands:

@@ -153,6 +153,30 @@ async def test_what_is_open_is_in_the_next_leaders_ledger_by_its_numbers(
     assert {r[key] for r in settled for key in only_the_former_knew} == {None}
 
 
+async def test_a_failure_of_a_parked_message_under_the_next_leader_says_where_it_came_from(
+    bench: Bench, ledger: Ledger, tmp_path: Path
+) -> None:
+    bench.ledger = ledger
+    await bench.run(orders=lane(park_after="200ms"))
+    (await bench.client()).send("in", b"1", "g")
+    await eventually(lambda: bench.counter("parked") == 1)
+    consumer = await bench.joined("c1", hold=True)
+    await consumer.has(1)
+    await bench.crash()
+    await bench.run(orders=lane(park_after="200ms"))
+    await eventually(lambda: bench.status()["inbound"][0]["in_flight"] == 1, what="its original to be back")
+    consumer.fail(consumer.received[0].seq, "no such customer")
+    await eventually(lambda: bench.counter("dead_lettered") == 1)
+    await bench.stop()
+    assert ledger.stop(TIMEOUT_S)
+    found = reading.records(tmp_path / "ledger")
+    parked, failed = (
+        reading.one([r for r in found if r["event"] == event]) for event in ("parked", "failed")
+    )
+    name = ("inbound", "arrival_epoch", "arrival", "group")
+    assert [failed[key] for key in name] == [parked[key] for key in name] != [None] * 4
+
+
 async def test_what_waited_for_what(bench: Bench, ledger: Ledger, tmp_path: Path) -> None:
     bench.ledger = ledger
     await bench.run(orders=lane())
