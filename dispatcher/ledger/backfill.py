@@ -162,12 +162,7 @@ class Backfill:
         )  # fmt: skip
 
     def _about(self, place: Place) -> dict[str, Any]:
-        queue, arrived = place
-        inbound, arrival_epoch, arrival = self._names.origin(queue, arrived)
-        return {
-            "inbound": inbound, "arrival_epoch": arrival_epoch, "arrival": arrival,
-            "queue": self._names.queues.get(queue),
-        }  # fmt: skip
+        return {**self._names.origin(*place)._asdict(), "queue": self._names.queues.get(place[0])}
 
 
 def what_left(reason: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ settled hand-overs are made column by column.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -49,9 +49,15 @@ def size_and_cost(size: int, cost: int, *, is_decided_here: bool = False) -> tup
     return size or None, cost if size or is_decided_here else None
 
 
-#: An inbound queue, and the epoch and number of an arrival there.
-Origin = tuple[str | None, int | None, int | None]
-NOWHERE: Final[Origin] = (None, None, None)
+class Origin(NamedTuple):
+    """An inbound queue, and an arrival there: as records have them, in their columns' order."""
+
+    inbound: str | None = None
+    arrival_epoch: int | None = None
+    arrival: int | None = None
+
+
+NOWHERE: Final = Origin()
 
 
 class GroupNames(dict[bytes | None, str | None]):
@@ -100,7 +106,7 @@ class Names:
         queue: the journal does not tell where a parked message came from, and its number in its parking queue
         says nothing about its place among the messages of its group."""
         name = self.inbounds.get(queue)
-        return (name, *arrival) if name is not None else NOWHERE
+        return Origin(name, *arrival) if name is not None else NOWHERE
 
     def origin_of(self, message: Original) -> Origin:
         """The same, of this message."""

@@ -117,9 +117,8 @@ class ReclaimedMessages:
         )  # fmt: skip
 
     def _about(self, message: Original) -> dict[str, object]:
-        inbound, arrival_epoch, arrival = self._names.origin(message.inbound, message.arrival)
         return {
-            "inbound": inbound, "arrival_epoch": arrival_epoch, "arrival": arrival,
+            **self._names.origin(message.inbound, message.arrival)._asdict(),
             "group": self._names.groups[message.group_id], "dispatch_id": message.fingerprint,
         }  # fmt: skip
 

@@ -247,9 +247,8 @@ class Tracker:
         if message is not None:
             self.rows.append(self._about(time_us, event, message, reason=reason, calls=record.calls or None))
             return
-        inbound, arrival_epoch, arrival = self.names.origin(record.inbound, record.arrival)
         self.rows.append(row(
-            time_us, event, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,
+            time_us, event, **self.names.origin(record.inbound, record.arrival)._asdict(),
             queue=self.names.queues.get(record.inbound), group=self.names.groups[record.group],
             attempt=record.attempt or None, calls=record.calls or None,
             dispatch_id=record.fingerprint or None, reason=reason or None,
@@ -285,9 +284,8 @@ class Tracker:
         if hand is not None:
             self._over(time_us, Event.VANISHED, hand)
             return
-        inbound, arrival_epoch, arrival = self.names.origin(*place)
         self.rows.append(
-            row(time_us, Event.VANISHED, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,
+            row(time_us, Event.VANISHED, **self.names.origin(*place)._asdict(),
                 queue=self.names.queues.get(place[0]))
         )  # fmt: skip
 
@@ -310,10 +308,9 @@ class Tracker:
 
     def _about(self, time_us: int, event: str, message: Original, **values: Any) -> Row:
         """A record of a message that no consumer has."""
-        inbound, arrival_epoch, arrival = self.names.origin_of(message)
         size, cost = size_and_cost(message.size, message.cost)
         return row(
-            time_us, event, inbound=inbound, arrival_epoch=arrival_epoch, arrival=arrival,
+            time_us, event, **self.names.origin_of(message)._asdict(),
             queue=self.names.queues.get(message.queue), group=self.names.groups[message.group_id],
             attempt=message.attempt or None, dispatch_id=message.fingerprint, size=size,
             cost=cost, received_at=message.received_at_ms * 1000 or None,
