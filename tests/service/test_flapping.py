@@ -15,8 +15,8 @@ from tests.service.harness import Bench, lane
 from tests.waiting import eventually
 
 GROUPS = 50
-PER_GROUP = 8
-CUTS = 8
+PER_GROUP = 12
+CUTS = 12
 #: Messages settled between two cuts: more than may have begun at a cut, fewer than are in hand.
 SETTLED_PER_LIFE = 25
 CONCURRENCY = 4
